@@ -1,0 +1,68 @@
+"""An exception as text that can always be stored, and that shows no secret it can avoid."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator
+
+FRAMES = 12
+"""Innermost frames of a traceback that are kept."""
+
+_PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
+
+
+def describe(error: BaseException, *, redact: Callable[[str], str] | None = None) -> str:
+    """Give the traceback's end and the error, without local variables, statement parameters or passwords in URLs.
+
+    :param redact: the app's own filter, called last; when it raises, only the error's class is kept
+    """
+    for link in _chain(error):
+        # SQLAlchemy's StatementError prints the statement's parameters unless told otherwise.
+        if getattr(link, "hide_parameters", None) is False:
+            link.hide_parameters = True  # type: ignore[attr-defined]  # not every exception has it; this one does
+    text = "".join(traceback.format_exception(error, limit=-FRAMES, chain=True)).rstrip()
+    return _kept(text, error, redact)
+
+
+def reason(error: BaseException, *, redact: Callable[[str], str] | None = None) -> str:
+    """Give what an error says, without its traceback: for those that a handler raises on purpose."""
+    return _kept(f"{type(error).__name__}: {error}", error, redact)
+
+
+def _kept(text: str, error: BaseException, redact: Callable[[str], str] | None) -> str:
+    text = storable(mask(text))
+    if redact is None:
+        return text
+    try:
+        return storable(redact(text))
+    except Exception as broken:  # noqa: BLE001  # the app's own function; its failure must show nothing
+        return f"{type(error).__name__} (its text is withheld: the redact function raised {type(broken).__name__})"
+
+
+def mask(text: str) -> str:
+    """Hide passwords in URLs."""
+    return _PASSWORD_IN_URL.sub(r"\1***@", text)
+
+
+def storable(text: str) -> str:
+    """Replace what a text column cannot hold: NUL and lone surrogates."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def clip(text: str, limit: int) -> str:
+    """Keep the end of *text*, at most *limit* bytes of UTF-8: the end of a traceback says most."""
+    raw = text.encode("utf-8", "backslashreplace")
+    if len(raw) <= limit:
+        return raw.decode("utf-8")
+    mark = "[…] "
+    return mark + raw[len(raw) - limit + len(mark.encode()) :].decode("utf-8", "ignore")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__

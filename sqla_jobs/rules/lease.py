@@ -1,0 +1,33 @@
+"""What a worker holds of a job that it has claimed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One claim of one job. `id`, `claims` and `locked_by` are the fence that every later write carries.
+
+    `attempt` counts from 1. `errors` are the attempts that failed before, as the row stores them.
+    """
+
+    id: int
+    type: str
+    queue: str
+    payload: object
+    attempt: int
+    max_attempts: int
+    refunds: int
+    claims: int
+    locked_by: str
+    started_at: datetime
+    slot: datetime | None = None
+    errors: list[Any] = field(default_factory=list[Any])
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Names the claim: the job's id, and which claim of it this is."""
+        return (self.id, self.claims)

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from sqla_jobs.errors import GiveUp
+from sqla_jobs.rules.failure import FRAMES, clip, describe, mask, reason, storable
+
+MARKER = "s3cr3t"
+
+anything = st.text(st.characters(codec=None))
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    """Raise *error*, so that it has a traceback, with a secret among the locals."""
+    password = MARKER
+    try:
+        if cause is not None:
+            raise error from cause
+        raise error
+    except BaseException as caught:
+        assert password
+        return caught
+
+
+def deep(depth: int) -> None:
+    if depth == 0:
+        raise LookupError("at the bottom")
+    deep(depth - 1)
+
+
+def is_storable(text: str) -> bool:
+    return "\x00" not in text and json.loads(json.dumps(text)) == text and text.encode().decode() == text
+
+
+def test_describe_gives_the_traceback_and_the_error() -> None:
+    """The text names the place, the class and the message."""
+    text = describe(raised(ValueError("no such order")))
+
+    assert text.startswith("Traceback")
+    assert __file__ in text
+    assert text.endswith("ValueError: no such order")
+
+
+def test_describe_keeps_the_innermost_frames_when_the_traceback_is_deep() -> None:
+    """Of a deep traceback only the end is kept, where the error is."""
+    with pytest.raises(LookupError) as caught:
+        deep(100)
+
+    text = describe(caught.value)
+
+    assert text.count("File ") <= FRAMES
+    assert text.endswith("LookupError: at the bottom")
+
+
+def test_describe_shows_no_local_variables() -> None:
+    """A secret in a local variable does not reach the row."""
+    assert MARKER not in describe(raised(ValueError("no such order")))
+
+
+def statement_error() -> IntegrityError:
+    return IntegrityError("INSERT INTO card VALUES (?)", (MARKER,), Exception("constraint failed"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        raised(statement_error()),
+        raised(RuntimeError("wrapped"), cause=statement_error()),
+        raised(ExceptionGroup("several", [ValueError("one"), statement_error()])),
+        raised(ExceptionGroup("outer", [ExceptionGroup("inner", [statement_error()])])),
+        raised(RuntimeError("wrapped"), cause=ExceptionGroup("several", [statement_error()])),
+    ],
+    ids=["plain", "cause", "group", "nested group", "group as cause"],
+)
+def test_describe_hides_statement_parameters(error: BaseException) -> None:
+    """The parameters of a failed statement stay out of the text, wherever in the chain the statement's error is."""
+    text = describe(error)
+
+    assert "INSERT INTO card" in text
+    assert MARKER not in text
+
+
+def test_describe_hides_statement_parameters_of_an_error_during_another() -> None:
+    """The error that was being handled when another came is printed, too, and hides its parameters."""
+    try:
+        try:
+            raise statement_error()
+        except IntegrityError:
+            raise KeyError("card") from None or ValueError("in between")
+    except KeyError as caught:
+        text = describe(caught)
+
+    assert MARKER not in text
+
+
+def test_describe_ends_when_errors_refer_to_each_other() -> None:
+    """A chain of causes that is a ring is walked once."""
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+
+    text = describe(raised(first))
+
+    assert "first" in text
+    assert "second" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (f"postgresql+psycopg://shop:{MARKER}@db/shop", "postgresql+psycopg://shop:***@db/shop"),
+        (f"redis://:{MARKER}@cache", "redis://:***@cache"),
+        (f"at https://u:{MARKER}@a and https://v:{MARKER}@b", "at https://u:***@a and https://v:***@b"),
+        (f"amqp://u:{MARKER}:more@broker//", "amqp://u:***@broker//"),
+        ("https://example.com:8080/@me", "https://example.com:8080/@me"),
+        ("mail to ann@example.com: sent", "mail to ann@example.com: sent"),
+    ],
+)
+def test_mask_hides_passwords_of_urls(text: str, masked: str) -> None:
+    """A password in a URL is hidden; hosts, ports and mail addresses stay."""
+    assert mask(text) == masked
+
+
+def test_describe_masks_urls_in_messages() -> None:
+    """A driver that quotes the URL it was given shows no password."""
+    error = OperationalError(None, None, Exception(f"can't reach postgresql://shop:{MARKER}@db/shop"))
+
+    assert MARKER not in describe(raised(error))
+
+
+def test_redact_is_called_last_and_gives_what_is_kept() -> None:
+    """The app's own filter sees the whole text, and what it gives is stored."""
+    error = raised(ValueError(f"token {MARKER}"))
+
+    assert describe(error, redact=lambda text: text.replace(MARKER, "#")).endswith("ValueError: token #")
+    assert reason(GiveUp(MARKER), redact=lambda _: "kept") == "kept"
+
+
+def test_redact_that_raises_withholds_the_text() -> None:
+    """A broken filter shows nothing but the class of the error."""
+
+    def broken(text: str) -> str:
+        raise RuntimeError(text)
+
+    text = describe(raised(ValueError(MARKER)), redact=broken)
+
+    assert "ValueError" in text
+    assert "RuntimeError" in text
+    assert MARKER not in text
+
+
+@pytest.mark.parametrize("gift", [None, 5, b"bytes"])
+def test_redact_that_gives_no_text_withholds_the_text(gift: Any) -> None:
+    """A filter that forgets its return shows nothing, and the attempt is still recorded."""
+    text = describe(raised(ValueError(MARKER)), redact=lambda _: gift)
+
+    assert "ValueError" in text
+    assert MARKER not in text
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class UnspeakableGiveUp(GiveUp):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_error_that_cannot_be_printed_is_described_by_its_class() -> None:
+    """An exception whose own `__str__` fails is still recorded."""
+    assert "Unspeakable" in describe(raised(Unspeakable()))
+    assert "UnspeakableGiveUp" in reason(UnspeakableGiveUp())
+
+
+@given(message=anything)
+def test_error_text_is_always_storable(message: str) -> None:
+    """Whatever an error says, its text has no NUL and no lone surrogate, and survives UTF-8 and JSON."""
+    error = raised(ValueError(message))
+
+    assert is_storable(describe(error))
+    assert is_storable(reason(error))
+    assert is_storable(describe(error, redact=lambda text: text + message))
+
+
+@given(text=anything)
+def test_storable_changes_only_what_cannot_be_stored(text: str) -> None:
+    """Text that a column can hold stays as it is, and a second pass changes nothing."""
+    stored = storable(text)
+
+    assert is_storable(stored)
+    assert storable(stored) == stored
+    if is_storable_already := not any(letter == "\x00" or "\ud800" <= letter <= "\udfff" for letter in text):
+        assert stored == text or not is_storable_already
+
+
+@given(text=anything, limit=st.integers(10, 200))
+def test_clip_keeps_the_end_within_the_limit(text: str, limit: int) -> None:
+    """Clipped text has at most that many bytes of UTF-8, is valid, and ends as the whole does."""
+    clipped = clip(text, limit)
+
+    assert len(clipped.encode()) <= limit
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    if len(whole.encode()) <= limit:
+        assert clipped == whole
+    else:
+        assert clipped.startswith("[…] ")
+        assert whole.endswith(clipped.removeprefix("[…] "))
