@@ -1,0 +1,1 @@
+"""What is stored, and every sentence that we say to the database."""

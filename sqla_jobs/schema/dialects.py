@@ -1,0 +1,284 @@
+"""All that differs between databases. No other module names one.
+
+Most differences are SQL constructs that compile per database (`db_now()`, `later()`, `epoch()`, `stored_json()`);
+the rest are the `Capabilities` of a database, asked for by what it can do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ColumnElement,
+    Dialect,
+    Double,
+    FromClause,
+    Integer,
+    String,
+    Table,
+    bindparam,
+    cast,
+    column,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.base import Executable
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.expression import ClauseElement, FunctionElement
+from sqlalchemy.types import TypeEngine
+
+from sqla_jobs.errors import UnsupportedDatabase
+from sqla_jobs.schema.types import UtcDateTime
+
+BIG_ID = BigInteger().with_variant(Integer(), "sqlite")
+"""64 bits everywhere: SQLite numbers rows by itself only in a column declared INTEGER."""
+
+STORED_JSON = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+
+
+def partial_index(where: ColumnElement[bool]) -> dict[str, Any]:
+    """Give the Index arguments that make an index partial; a database that has no such thing ignores them."""
+    return {"postgresql_where": where, "sqlite_where": where}
+
+
+def never_reuse_ids(table: Table) -> None:
+    """Make SQLite number rows by AUTOINCREMENT: without it, the id of a deleted last row comes again."""
+    table.dialect_options["sqlite"]["autoincrement"] = True
+
+
+class db_now(FunctionElement[datetime]):  # noqa: N801  # a SQL function, written like SQLAlchemy's own
+    """The database's clock at the start of the running statement.
+
+    PostgreSQL: `now()` is the transaction's start, and `clock_timestamp()` is volatile, so no index can serve it.
+    SQLite has milliseconds; they are padded to six digits, as the stock type stores them, so that text sorts as time.
+    """
+
+    type = UtcDateTime()
+    inherit_cache = True
+
+
+class later(FunctionElement[datetime]):  # noqa: N801
+    """`later(instant, seconds)`: the instant that many seconds after."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+
+
+class epoch(FunctionElement[float]):  # noqa: N801
+    """`epoch(instant)`: seconds since 1970 as a float; it reads 'infinity' too, which no driver loads as a datetime."""
+
+    type: TypeEngine[float] = Double()
+    inherit_cache = True
+
+
+class stored_json(FunctionElement[Any]):  # noqa: N801
+    """`stored_json(text)`: JSON text as the value of a JSON column."""
+
+    type = STORED_JSON
+    inherit_cache = True
+
+
+@compiles(db_now, "postgresql")
+def _pg_now(element: db_now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "statement_timestamp()"
+
+
+@compiles(db_now, "sqlite")
+def _sqlite_now(element: db_now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+
+
+@compiles(later, "postgresql")
+def _pg_later(element: later, compiler: SQLCompiler, **kw: Any) -> str:
+    instant, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"({instant} + CAST({seconds} AS DOUBLE PRECISION) * INTERVAL '1 second')"
+
+
+@compiles(later, "sqlite")
+def _sqlite_later(element: later, compiler: SQLCompiler, **kw: Any) -> str:
+    instant, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"strftime('%Y-%m-%d %H:%M:%f000', {instant}, printf('%+.3f seconds', {seconds}))"
+
+
+@compiles(epoch, "postgresql")
+def _pg_epoch(element: epoch, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST(EXTRACT(EPOCH FROM {compiler.process(element.clauses, **kw)}) AS DOUBLE PRECISION)"
+
+
+@compiles(epoch, "sqlite")
+def _sqlite_epoch(element: epoch, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"((julianday({compiler.process(element.clauses, **kw)}) - 2440587.5) * 86400.0)"
+
+
+@compiles(stored_json, "postgresql")
+def _pg_stored_json(element: stored_json, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **kw)} AS JSONB)"
+
+
+@compiles(stored_json, "sqlite")
+def _sqlite_stored_json(element: stored_json, compiler: SQLCompiler, **kw: Any) -> str:
+    # No CAST: SQLite would read the unknown type name JSON as a number.
+    return compiler.process(element.clauses, **kw)
+
+
+class Listen(Executable, ClauseElement):
+    """LISTEN on a channel: it takes an identifier, and no parameter."""
+
+    inherit_cache = False
+
+    def __init__(self, channel: str) -> None:
+        self.channel = channel
+
+
+@compiles(Listen, "postgresql")
+def _pg_listen(element: Listen, compiler: SQLCompiler, **kw: Any) -> str:
+    # Quoted always: the channel is as it is written, like in pg_notify.
+    return "LISTEN " + compiler.preparer.quote_identifier(element.channel)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a database can do, as far as we care."""
+
+    name: str
+    oldest: tuple[int, ...]
+    """The oldest server that has what we need."""
+    has_row_locks: bool
+    """`FOR UPDATE SKIP LOCKED`. Without it one writer at a time is let in, by `begin_writing`."""
+    has_arrays: bool
+    has_notify: bool
+    """NOTIFY rides in an insert's RETURNING; LISTEN hears it."""
+    begin_writing: Executable | None
+    """What opens a transaction that takes the one write lock at once; None where rows are locked."""
+    lock_timeout: Executable | None
+    """What bounds the wait for a row lock in the open transaction."""
+
+    def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+        """Rows that come with the statement, as one JSON parameter `rows`; see `as_rows`."""
+        raise NotImplementedError
+
+    def insert(self, table: Any) -> Any:
+        """Give the INSERT that knows ON CONFLICT."""
+        raise NotImplementedError
+
+
+class _Postgresql(Capabilities):
+    def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+        rows = func.json_to_recordset(cast(bindparam("rows", type_=String()), JSON))
+        shape = [column(name, type_) for name, type_ in columns.items()]
+        return rows.table_valued(*shape).render_derived(name="given", with_types=True)
+
+    def insert(self, table: Any) -> Any:
+        return postgresql.insert(table)
+
+
+class _Sqlite(Capabilities):
+    def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+        each = func.json_each(bindparam("rows", type_=String())).table_valued("value", name="each")
+        shape = [
+            func.json_extract(each.c.value, f"$.{name}", type_=type_).label(name) for name, type_ in columns.items()
+        ]
+        return select(*shape).select_from(each).subquery("given")
+
+    def insert(self, table: Any) -> Any:
+        return sqlite.insert(table)
+
+
+_KNOWN: tuple[Capabilities, ...] = (
+    _Postgresql(
+        name="postgresql",
+        oldest=(13,),
+        has_row_locks=True,
+        has_arrays=True,
+        has_notify=True,
+        begin_writing=None,
+        lock_timeout=text("SET LOCAL lock_timeout = '2s'"),
+    ),
+    _Sqlite(
+        name="sqlite",
+        oldest=(3, 35),
+        has_row_locks=False,
+        has_arrays=False,
+        has_notify=False,
+        begin_writing=text("BEGIN IMMEDIATE"),
+        lock_timeout=None,
+    ),
+)
+
+
+@lru_cache(maxsize=16)
+def _by_name(name: str) -> Capabilities:
+    for known in _KNOWN:
+        if known.name == name:
+            return known
+    served = " and ".join(known.name for known in _KNOWN)
+    raise UnsupportedDatabase(f"{name!r} databases are not served; {served} are")
+
+
+def capabilities(dialect: Dialect) -> Capabilities:
+    """Tell what the database behind *dialect* can do.
+
+    :raises UnsupportedDatabase: it is of a kind that is not served
+    """
+    return _by_name(dialect.name)
+
+
+def check_server(dialect: Dialect) -> None:
+    """Refuse a server that is too old. *dialect* must have connected once.
+
+    :raises UnsupportedDatabase: it is
+    """
+    can = capabilities(dialect)
+    version = dialect.server_version_info
+    if version is not None and tuple(version) < can.oldest:
+        has, needs = (".".join(map(str, numbers)) for numbers in (version, can.oldest))
+        raise UnsupportedDatabase(f"the server is {can.name} {has}, and at least {needs} is needed; upgrade it")
+
+
+def is_in_memory(dialect: Dialect, database: str | None) -> bool:
+    """Tell whether the database lives inside one connection, so that no other can see it."""
+    if dialect.name != "sqlite":
+        return False
+    return not database or ":memory:" in database or "mode=memory" in database
+
+
+def as_rows(rows: Sequence[Mapping[str, object]]) -> str:
+    """Write *rows* as the JSON parameter that `Capabilities.given` reads."""
+    return json.dumps(rows, allow_nan=False, separators=(",", ":"))
+
+
+_OUTAGE_STATES = frozenset({"40001", "40P01", "25006", "57P01", "57P02", "57P03", "57P05", "55P03", "53300"})
+"""Serialization failure, deadlock, read-only, shutdowns, idle-session kill, lock time-out, too many connections."""
+
+_OUTAGE_TEXTS = ("database is locked", "database table is locked", "database schema is locked", "disk i/o error")
+
+_READ_ONLY_STATE = "25006"
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tell whether a driver's error says that the database, and not the statement, is the trouble."""
+    state = _state(error)
+    if state is not None:
+        return state in _OUTAGE_STATES or state.startswith("08")
+    return any(text in str(error).lower() for text in _OUTAGE_TEXTS)
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Tell whether the server has become a read-only one: its connections are of no use, though they are alive."""
+    return _state(error) == _READ_ONLY_STATE
+
+
+def _state(error: BaseException) -> str | None:
+    # psycopg and asyncpg say `sqlstate`; SQLAlchemy's asyncpg adapter passes it on as `sqlstate` or `pgcode`.
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
