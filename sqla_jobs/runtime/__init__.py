@@ -1,0 +1,1 @@
+"""The worker: it owns transactions, threads and signals."""

@@ -1,0 +1,191 @@
+"""Connections of the machinery's own, made as the app's engine makes them, that no handler can take from it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.base import Executable
+
+from sqla_jobs.schema import statements
+from sqla_jobs.schema.dialects import capabilities, check_server, is_read_only
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+T = TypeVar("T")
+
+NOTE_SECONDS = 0.5
+"""How long a listener waits at most before it looks whether it shall stop."""
+
+QUIET_LOOKS = 60
+"""Half a minute of silence: then a listener asks whether its connection still lives."""
+
+
+def like(engine: Engine, **options: Any) -> Engine:
+    """Make an engine with a pool of its own and *engine*'s creator, connect arguments, events and execution options."""
+    clone = Engine(engine.pool.recreate(), engine.dialect, engine.url)
+    if capabilities(engine.dialect).begin_writing is None:
+        # Engine-level events live on the engine, not on its pool. Where we begin ourselves, the app's own `begin`
+        # listener (SQLAlchemy documents one for SQLite) would begin a second time.
+        clone.dispatch = clone.dispatch._join(engine.dispatch)  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue,reportUnknownMemberType]
+    return clone.execution_options(**(dict(engine.get_execution_options()) | options))
+
+
+def machinery_engine(engine: Engine) -> Engine:
+    """Make the engine for our own short transactions, from the app's."""
+    is_by_us = capabilities(engine.dialect).begin_writing is not None
+    return like(engine, isolation_level="AUTOCOMMIT" if is_by_us else "READ COMMITTED")
+
+
+class Opening:
+    """The first connection of an engine and its likes: made alone, since it sets up the dialect that they share.
+
+    :param engine: the app's
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._is_done = False
+
+    def ensure(self, connector: Connector) -> None:
+        """Have a connection made once, and refuse a server that is too old."""
+        if self._is_done:
+            return
+        with self._lock:
+            if not hasattr(self._engine.dialect, "default_isolation_level") and not self._engine.dialect.is_async:
+                # By the app's own pool, which makes the app's threads wait, too.
+                self._engine.connect().close()
+            connector.connect()
+            check_server(self._engine.dialect)
+            self._is_done = True
+
+
+class Connector:
+    """One connection at a time, for one part of the machinery; made when first needed, dropped when it breaks.
+
+    Works the same over an async engine, on a private event loop that runs only inside a call.
+
+    :param engine: one of its own, from `like` or `machinery_engine`
+    """
+
+    def __init__(self, engine: Engine, opening: Opening) -> None:
+        self._engine = engine
+        self._opening = opening
+        self._can = capabilities(engine.dialect)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def connect(self) -> None:
+        """Make the connection, if there is none."""
+        self._connected(self._engine, lambda connection: None)
+
+    def run(self, operation: Callable[[Session], T], *, bounded: Executable | None = None) -> T:
+        """Run *operation* in a short transaction and commit it. What it raises, or the commit, rolls it back.
+
+        :param bounded: a statement that bounds waits for locks, said first
+        """
+
+        def transact(connection: Connection) -> T:
+            with connection.begin():
+                for statement in (self._can.begin_writing, bounded):
+                    if statement is not None:
+                        connection.execute(statement)
+                with Session(bind=connection) as session:
+                    return operation(session)
+
+        self._opening.ensure(self)
+        return self._connected(self._engine, transact)
+
+    def isolation_level(self) -> str:
+        """Give the isolation level of this engine's connections."""
+        self._opening.ensure(self)
+        return self._connected(self._engine, lambda connection: connection.get_isolation_level())
+
+    def listen(self, channel: str, hear: Callable[[str | None], None], is_stopped: Callable[[], bool]) -> bool:
+        """Call *hear* with the payload of each notification (None: now listening), until *is_stopped* or an error.
+
+        Gives False if the driver can't listen.
+        """
+
+        def listen(connection: Connection) -> bool:
+            driver: Any = connection.connection.driver_connection
+            if not hasattr(driver, "notifies"):
+                return False
+            connection.execute(statements.listen(channel))
+            hear(None)
+            quiet = 0
+            while not is_stopped():
+                payloads = _heard(driver, is_async=self._engine.dialect.is_async)
+                quiet = 0 if payloads else quiet + 1
+                for payload in payloads:
+                    hear(payload)
+                if quiet == QUIET_LOOKS:
+                    connection.execute(statements.alive())
+                    quiet = 0
+            return True
+
+        self._opening.ensure(self)
+        return self._connected(self._engine.execution_options(isolation_level="AUTOCOMMIT"), listen)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            if not self._engine.dialect.is_async:
+                self._engine.dispose()
+            elif self._loop is not None:
+                self._loop.run_until_complete(as_async(self._engine).dispose())
+                self._loop.close()
+                self._loop = None
+
+    def _connected(self, engine: Engine, use: Callable[[Connection], T]) -> T:
+        with self._lock:
+            if not engine.dialect.is_async:
+                with engine.connect() as connection:
+                    return self._used(connection, use)
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+            return self._loop.run_until_complete(self._use_async(engine, use))
+
+    async def _use_async(self, engine: Engine, use: Callable[[Connection], T]) -> T:
+        async with as_async(engine).connect() as connection:
+            return await connection.run_sync(self._used, use)
+
+    def _used(self, connection: Connection, use: Callable[[Connection], T]) -> T:
+        try:
+            return use(connection)
+        except DBAPIError as error:
+            if error.orig is not None and is_read_only(error.orig):
+                # A demoted server keeps its connections alive: only a new one finds the writable server.
+                connection.invalidate()
+            raise
+
+
+def as_async(engine: Engine) -> AsyncEngine:
+    """Wrap an engine whose driver is async."""
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    return AsyncEngine(engine)
+
+
+def _heard(driver: Any, *, is_async: bool) -> list[str]:
+    """Wait for a notification, at most `NOTE_SECONDS`, on psycopg's connection."""
+    if not is_async:
+        return [note.payload for note in driver.notifies(timeout=NOTE_SECONDS, stop_after=1)]
+    from sqlalchemy.util import await_only
+
+    async def collect() -> list[str]:
+        return [note.payload async for note in driver.notifies(timeout=NOTE_SECONDS, stop_after=1)]
+
+    return await_only(collect())
+
+
+def is_database_trouble(error: BaseException) -> bool:
+    """Tell whether our own statement failed for the database's sake: then wait and try again."""
+    return isinstance(error, SQLAlchemyError | OSError)

@@ -1,0 +1,58 @@
+"""The heartbeat: it extends the leases of all that a worker holds, from a thread and a connection of its own."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from sqla_jobs.operations import leases
+from sqla_jobs.operations.registry import Jobs
+from sqla_jobs.runtime.connections import Connector
+from sqla_jobs.runtime.holdings import Holding, Holdings
+from sqla_jobs.runtime.reporting import Reporter
+
+BEATS_PER_LEASE = 3
+"""Two beats may be missed."""
+
+
+class Heartbeat:
+    """Renews leases, and says which are lost."""
+
+    def __init__(
+        self, jobs: Jobs[Any], connector: Connector, holdings: Holdings, reporter: Reporter, *, lease: timedelta
+    ) -> None:
+        self._jobs = jobs
+        self._connector = connector
+        self._holdings = holdings
+        self._reporter = reporter
+        self._lease = lease
+        self.last_beat: float | None = None
+
+    def tick(self) -> float:
+        """Renew all that is held, in one statement."""
+        began = time.monotonic()
+        held = self._holdings.to_renew()
+        if held:
+            self.renew(held, self._lease)
+        self.last_beat = time.monotonic()
+        return max(0.0, began + self._lease.total_seconds() / BEATS_PER_LEASE - self.last_beat)
+
+    def renew(self, held: list[Holding], lease: timedelta) -> leases.Renewal:
+        """Extend the leases of *held* to *lease* from now, and mark those that somebody else has."""
+        sent = time.monotonic()
+        renewal = self._connector.run(
+            lambda session: leases.renew(session, self._jobs.table, [holding.lease for holding in held], lease=lease)
+        )
+        for holding in held:
+            if holding.key in renewal.renewed:
+                holding.leased_until = sent + lease.total_seconds()
+            elif holding.key in renewal.lost:
+                self._lost(holding)
+        return renewal
+
+    def _lost(self, holding: Holding) -> None:
+        # A row that its own settle has just changed looks lost, too. That settle finds out by itself.
+        if not holding.is_settling and self._holdings.tell_once(holding):
+            holding.is_lost = True
+            self._reporter.tell("lease_lost", holding.lease, holding.ms)

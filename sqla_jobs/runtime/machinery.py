@@ -1,0 +1,280 @@
+"""The parts of a running worker, put together: who has which connection, who wakes whom."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import URL, create_engine
+
+from sqla_jobs.operations.registry import Jobs
+from sqla_jobs.rules.settlement import Released
+from sqla_jobs.runtime.connections import Connector, Opening, like, machinery_engine
+from sqla_jobs.runtime.dispatch import Dispatcher
+from sqla_jobs.runtime.execution import Execution
+from sqla_jobs.runtime.heartbeat import BEATS_PER_LEASE, Heartbeat
+from sqla_jobs.runtime.holdings import Holding, Holdings
+from sqla_jobs.runtime.pools import LoopThread, ThreadPool
+from sqla_jobs.runtime.reporting import Reporter
+from sqla_jobs.runtime.services import Outage, Reaper, Service
+from sqla_jobs.runtime.sessions import Sessions
+from sqla_jobs.runtime.settling import Settler
+from sqla_jobs.runtime.snapshots import Snapshots
+from sqla_jobs.runtime.wakeup import Listener
+from sqla_jobs.runtime.warden import Warden
+from sqla_jobs.schema.dialects import capabilities
+
+log = logging.getLogger("sqla_jobs.worker")
+
+LAST_FLUSH = 5.0
+"""Seconds that the last settlements may take, after the grace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A worker's settings, checked."""
+
+    queues: tuple[str, ...] | None
+    concurrency: int
+    lease: timedelta
+    grace: timedelta
+    poll_interval: timedelta
+    listen: str | URL | bool | None
+    locked_by: str
+
+
+class Machinery:
+    """One start of a worker, to its stop.
+
+    :param on_fault: called once, when it can't go on: with what happened
+    """
+
+    def __init__(
+        self, jobs: Jobs[Any], sessions: Sessions, settings: Settings, *, on_fault: Callable[[str], None]
+    ) -> None:
+        self.settings = settings
+        self.holdings = Holdings(settings.concurrency)
+        self._jobs = jobs
+        self._sessions = sessions
+        self._on_fault = on_fault
+        self.has_ended = False
+        self._connectors: list[Connector] = []
+        self._opening = Opening(sessions.engine)
+        self._outage = Outage()
+        self._reporter = Reporter(jobs)
+        self._threads = ThreadPool(settings.concurrency, self._run_and_follow)
+        self._loop = LoopThread()
+        self._has_loop = any(spec.is_async for spec in jobs.handlers)
+        can = capabilities(sessions.engine.dialect)
+        self._settler = self._new_settler()
+        self._doubtful = self._new_settler(limit=1, bounded=can.lock_timeout)
+        self._heartbeat = self._new_heartbeat()
+        probe = Connector(like(sessions.engine), self._opening) if can.has_row_locks else None
+        self._snapshots = Snapshots(probe, self._new_heartbeat(), lease=settings.lease)
+        self._execution = Execution(
+            jobs,
+            self.holdings,
+            sessions,
+            self._snapshots,
+            self._reporter,
+            settler=self._settler,
+            doubtful=self._doubtful,
+        )
+        self.dispatcher = self._new_dispatcher()
+        self._listener = self._new_listener()
+        self._services = self._new_services()
+
+    def start(self) -> None:
+        """Start every part."""
+        self._sessions.watch()
+        self._reporter.start()
+        self._threads.start()
+        if self._has_loop:
+            self._loop.start()
+        for service in self._services:
+            service.start()
+
+    def reap(self) -> int:
+        """Reap one batch of expired leases now, and give how many."""
+        return self._reaper.reap()
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether new jobs are heard of at once."""
+        return self._listener is not None and self._listener.is_listening
+
+    @property
+    def last_beat(self) -> float | None:
+        """When the heartbeat last got through, by the monotonic clock."""
+        return self._heartbeat.last_beat
+
+    def wake(self, queues: frozenset[str]) -> None:
+        """There is work in *queues*."""
+        for name in queues:
+            self.dispatcher.wake(name)
+
+    def drain(self, grace: timedelta) -> list[Holding]:
+        """Claim no more, wait for the running handlers, cancel the async ones that are left; give what still runs.
+
+        Heartbeats and settlements go on.
+        """
+        self.dispatcher.is_draining = True
+        deadline = time.monotonic() + grace.total_seconds()
+        for holding in self.holdings.withdraw():
+            self._give_back(holding)
+        self.holdings.wait_until_idle(deadline - time.monotonic())
+        for holding in self.holdings.running():
+            holding.is_stopping = True
+            if holding.task is not None:
+                self._loop.cancel(holding.task)
+        if self._has_loop:
+            self.holdings.wait_until_idle(ASYNC_CANCEL)
+        self.holdings.wait_until_settled(LAST_FLUSH)
+        return self.holdings.running()
+
+    def release(self) -> None:
+        """Give back jobs whose handlers still run: only as the last act of a process."""
+        for holding in self.holdings.running():
+            holding.is_stopping = True
+            if self.holdings.begin_settling(holding):
+                self._doubtful.submit(holding, Released())
+        self.holdings.wait_until_settled(LAST_FLUSH, and_running=True)
+
+    def stop(self) -> None:
+        """End every part that can be ended, and close its connections. Nothing running is released."""
+        self.has_ended = True
+        for part in (self._listener, self._settler, self._doubtful):
+            if part is not None:
+                part.stop()
+        for service in self._services:
+            service.stop()
+        still_alive = [service for service in self._services if not service.join(LAST_FLUSH)]
+        self._threads.stop()
+        if self._has_loop:
+            self._stop_loop()
+        self._reporter.stop(LAST_FLUSH)
+        self._sessions.unwatch()
+        if not still_alive:
+            for connector in self._connectors:
+                connector.close()
+
+    def _stop_loop(self) -> None:
+        try:
+            self._loop.run(self._sessions.dispose(), LAST_FLUSH)
+        except TimeoutError:
+            log.warning("a handler blocks the event loop; its connections are left open")
+        self._loop.stop(LAST_FLUSH)
+
+    def _start(self, holding: Holding) -> None:
+        """Run a claimed job where its handler runs. It has its slot."""
+        if holding.spec.is_async:
+            self._loop.spawn(lambda: self._run_on_loop(holding))
+        else:
+            self._threads.put(holding)
+
+    def _run_and_follow(self, holding: Holding) -> Holding | None:
+        """Run a sync job; give the next one if it can go on in this thread."""
+        self._execution.run(holding)
+        return self._follow(holding)
+
+    async def _run_on_loop(self, holding: Holding) -> None:
+        await self._execution.run_async(holding)
+        following = self._follow(holding)
+        if following is not None:
+            self._threads.put(following)
+
+    def _follow(self, holding: Holding) -> Holding | None:
+        following = self.holdings.next_after(holding)
+        self.dispatcher.slot_is_free()
+        if following is not None and following.spec.is_async:
+            self._start(following)
+            return None
+        return following
+
+    def _give_back(self, holding: Holding) -> None:
+        if self.holdings.begin_settling(holding):
+            self._settler.submit(holding, Released())
+
+    def _fault(self, part: str, error: BaseException) -> None:
+        log.critical("the %s of worker %s has failed", part, self.settings.locked_by, exc_info=error)
+        self._on_fault(f"its {part} has failed: {type(error).__name__}: {error}")
+
+    def _stuck(self, overdue: list[Holding]) -> None:
+        names = ", ".join(f"{holding.lease.type} (job {holding.lease.id})" for holding in overdue)
+        log.critical("every slot of worker %s is held by an overdue handler: %s", self.settings.locked_by, names)
+        self._on_fault(f"every slot is held by a handler that ran past its timeout: {names}")
+
+    def _connector(self) -> Connector:
+        connector = Connector(machinery_engine(self._sessions.engine), self._opening)
+        self._connectors.append(connector)
+        return connector
+
+    def _new_settler(self, **options: Any) -> Settler:
+        return Settler(
+            self._jobs,
+            self._connector(),
+            self.holdings,
+            self._reporter,
+            on_ready=lambda: self.dispatcher.wake(),  # noqa: PLW0108  # made later than this
+            **options,
+        )
+
+    def _new_heartbeat(self) -> Heartbeat:
+        return Heartbeat(self._jobs, self._connector(), self.holdings, self._reporter, lease=self.settings.lease)
+
+    def _new_dispatcher(self) -> Dispatcher:
+        return Dispatcher(
+            self._jobs,
+            self._connector(),
+            self.holdings,
+            queues=self.settings.queues,
+            locked_by=self.settings.locked_by,
+            lease=self.settings.lease,
+            poll_interval=self.settings.poll_interval,
+            start=self._start,
+            give_back=self._give_back,
+        )
+
+    def _new_listener(self) -> Listener | None:
+        listen = self.settings.listen
+        can_listen = capabilities(self._sessions.engine.dialect).has_notify and self._jobs.notify
+        if listen is False or (listen in (None, True) and not can_listen):
+            return None
+        if isinstance(listen, str | URL):
+            engine = create_engine(listen)
+            connector = Connector(engine, Opening(engine))
+            self._connectors.append(connector)
+        else:
+            connector = self._connector()
+        return Listener(connector, self._jobs.table.channel, self.dispatcher.wake)
+
+    def _new_services(self) -> list[Service]:
+        self._reaper = Reaper(self._jobs, self._connector(), self._reporter, beat=self.settings.lease / BEATS_PER_LEASE)
+        warden = Warden(
+            self.holdings,
+            self._settler,
+            lease=self.settings.lease,
+            give_back=self._give_back,
+            on_stuck=self._stuck,
+        )
+        ticks: dict[str, Callable[[], float]] = {
+            "heartbeat": self._heartbeat.tick,
+            "dispatcher": self.dispatcher.tick,
+            "settler": self._settler.tick,
+            "settler of doubtful ends": self._doubtful.tick,
+            "reaper": self._reaper.tick,
+            "warden": warden.tick,
+        }
+        if self._listener is not None:
+            ticks["listener"] = self._listener.tick
+        services = [Service(name, tick, outage=self._outage, on_fault=self._fault) for name, tick in ticks.items()]
+        self.dispatcher.alarm = next(service.alarm for service in services if service.name == "dispatcher")
+        return services
+
+
+ASYNC_CANCEL = 2.0
+"""Seconds that cancelled async handlers have to end."""

@@ -1,0 +1,171 @@
+"""One anatomy for what a worker does beside its handlers: a tick, and a wait until the next is due."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import random
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from sqla_jobs.errors import UnknownHandler
+from sqla_jobs.operations import leases
+from sqla_jobs.operations.registry import Jobs
+from sqla_jobs.rules.failure import mask, storable
+from sqla_jobs.rules.lease import Lease
+from sqla_jobs.rules.retry import Backoff
+from sqla_jobs.rules.settlement import DEFAULT_BACKOFF, Settlement, Vanished, decide
+from sqla_jobs.runtime.connections import Connector, is_database_trouble
+from sqla_jobs.runtime.reporting import Reporter
+
+log = logging.getLogger("sqla_jobs.worker")
+
+OUTAGE_BACKOFF = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=3), jitter=0.5)
+
+REAP_LIMIT = 100
+
+
+class Alarm:
+    """What a thread waits on: a time, or somebody who rings. Ringing twice is ringing once."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def ring(self) -> None:
+        """End the wait, or the next one."""
+        self._event.set()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait, and give whether somebody rang."""
+        has_rung = self._event.wait(seconds)
+        self._event.clear()
+        return has_rung
+
+
+class Outage:
+    """Whether the database is away, as all parts of a worker see it together: one warning, and one line at its end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failures: dict[str, int] = {}
+
+    def begun(self, part: str, error: BaseException) -> float:
+        """Take note of a failure, and give the seconds to wait before the next try."""
+        with self._lock:
+            is_first = not self._failures
+            failures = self._failures[part] = self._failures.get(part, 0) + 1
+        if is_first:
+            log.warning("the database does not serve the %s: %s; trying again", part, _first_line(error))
+        else:
+            log.debug("the database does not serve the %s: %s", part, _first_line(error))
+        return OUTAGE_BACKOFF.delay(failures, random.random()).total_seconds()
+
+    def ended(self, part: str) -> bool:
+        """Take note that *part* is served, and give whether it was not before."""
+        if part not in self._failures:
+            return False
+        with self._lock:
+            del self._failures[part]
+            is_over = not self._failures
+        if is_over:
+            log.info("the database is back")
+        return True
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {mask(storable(str(error))).partition(chr(10))[0]}"
+
+
+class Service:
+    """A thread that ticks.
+
+    A tick that fails for the database's sake is tried again, with backoff. Any other error is a fault of ours, and is
+    given to *on_fault*, which ends the worker: it must not go on without this part.
+
+    :param tick: does the work once, and gives the seconds until it wants to be called again
+    """
+
+    def __init__(
+        self, name: str, tick: Callable[[], float], *, outage: Outage, on_fault: Callable[[str, BaseException], None]
+    ) -> None:
+        self.name = name
+        self.alarm = Alarm()
+        self._tick = tick
+        self._outage = outage
+        self._on_fault = on_fault
+        self._is_stopping = False
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._loop,), name=f"sqla_jobs {name}", daemon=True)
+
+    def start(self) -> None:
+        """Start to tick."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tick no more; `join` waits for the running tick."""
+        self._is_stopping = True
+        self.alarm.ring()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread's end, at most that long; give whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        while not self._is_stopping:
+            try:
+                wait = self._tick()
+                self._outage.ended(self.name)
+            except Exception as error:  # noqa: BLE001  # recorded: as an outage, or as the fault that ends the worker
+                if not is_database_trouble(error):
+                    self._on_fault(self.name, error)
+                    return
+                wait = self._outage.begun(self.name, error)
+            if not self._is_stopping:
+                self.alarm.wait(wait)
+
+
+class Reaper:
+    """Gives jobs back whose worker has vanished."""
+
+    def __init__(self, jobs: Jobs[Any], connector: Connector, reporter: Reporter, *, beat: timedelta) -> None:
+        self._jobs = jobs
+        self._connector = connector
+        self._reporter = reporter
+        self._beat = beat.total_seconds()
+        self._is_warned_off = True
+
+    def tick(self) -> float:
+        """Reap what has expired; at the first tick, and after an outage, first let live workers renew."""
+        if self._is_warned_off:
+            self._connector.run(lambda session: None)  # connects, or raises
+            self._is_warned_off = False
+            return self._beat
+        try:
+            reaped = REAP_LIMIT
+            while reaped == REAP_LIMIT:
+                reaped = self.reap()
+        except Exception:
+            self._is_warned_off = True
+            raise
+        return self._beat * (0.9 + 0.2 * random.random())
+
+    def reap(self) -> int:
+        """Reap one batch now; give how many."""
+        settlements = self._connector.run(
+            lambda session: leases.reap(session, self._jobs.table, self.judge, limit=REAP_LIMIT)
+        )
+        for settlement in settlements:
+            self._reporter.settled(settlement, None)
+        return len(settlements)
+
+    def judge(self, lease: Lease) -> Settlement:
+        """Decide on a job whose lease is over."""
+        try:
+            backoff = self._jobs.handlers.find(lease.type).backoff
+        except UnknownHandler:
+            backoff = DEFAULT_BACKOFF
+        error = f"the worker {lease.locked_by} vanished: the lease of attempt {lease.attempt} ran out"
+        return decide(lease, Vanished(error), backoff=backoff, draw=random.random())

@@ -1,0 +1,147 @@
+"""The app's session factories: what they are bound to, and a session for each job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session
+
+from sqla_jobs.errors import InvalidSessions
+from sqla_jobs.runtime.connections import as_async, like
+from sqla_jobs.schema.dialects import is_in_memory, is_outage
+from sqla_jobs.schema.tables import JobTable
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+_OUTAGE_MARK = "_sqla_jobs_outage"
+
+
+class Sessions:
+    """Makes a session for each job, from the app's factories.
+
+    :ivar engine: the one that serves the job model, and that the machinery's connections are made like
+    :raises InvalidSessions: a factory can't serve a worker; the message says why
+    """
+
+    def __init__(
+        self,
+        jobs: JobTable,
+        sessions: Callable[[], Session] | None,
+        async_sessions: Callable[[], AsyncSession] | None,
+    ) -> None:
+        if sessions is None and async_sessions is None:
+            raise InvalidSessions("a worker needs sessions=… (a sessionmaker) or async_sessions=…, or both")
+        self._sync = _factory(sessions, "sessions")
+        self._async = _factory(async_sessions, "async_sessions")
+        self._loop_engines: dict[Any, Any] = {}
+        engines = [_engine(make, jobs) for make in (self._sync, self._async) if make is not None]
+        self._engines = tuple(dict.fromkeys(engines))
+        # Its own object: two workers in one process each add and remove theirs.
+        self._mark = partial(_mark)
+        self.engine = engines[0]
+
+    @property
+    def has_sync(self) -> bool:
+        """Whether handlers can have a `Session`."""
+        return self._sync is not None
+
+    @property
+    def has_async(self) -> bool:
+        """Whether handlers can have an `AsyncSession`."""
+        return self._async is not None
+
+    def new(self) -> Session:
+        """Make a session."""
+        return cast("Session", self._sync())  # there is one: handlers were checked at the start
+
+    def new_async(self) -> AsyncSession:
+        """Make an async session, bound to an engine of the worker's own: connections belong to one event loop."""
+        options: dict[str, Any] = getattr(self._async, "kw", {})
+        own: dict[str, Any] = {}
+        if "bind" in options:
+            own["bind"] = self._on_our_loop(options["bind"])
+        if options.get("binds"):
+            own["binds"] = {entity: self._on_our_loop(bind) for entity, bind in options["binds"].items()}
+        return cast("AsyncSession", self._async(**own))
+
+    async def dispose(self) -> None:
+        """Close the connections of the worker's event loop."""
+        for engine in self._loop_engines.values():
+            await engine.dispose()
+        self._loop_engines.clear()
+
+    def watch(self) -> None:
+        """Mark errors of these engines that are the database's fault, for `is_infrastructure`."""
+        for engine in self._engines:
+            event.listen(engine, "handle_error", self._mark)
+
+    def unwatch(self) -> None:
+        """Undo `watch`."""
+        for engine in self._engines:
+            event.remove(engine, "handle_error", self._mark)
+
+    def drop_inherited(self, pid: int) -> None:
+        """In a child of a fork, leave the parent's connections to the parent."""
+        if os.getpid() != pid:
+            for engine in self._engines:
+                engine.dispose(close=False)
+
+    def _on_our_loop(self, bind: Any) -> Any:
+        if bind not in self._loop_engines:
+            self._loop_engines[bind] = as_async(like(bind.sync_engine))
+        return self._loop_engines[bind]
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Tell whether a handler's error is the job database's fault: then the attempt is refunded."""
+    return isinstance(error, PoolTimeoutError) or getattr(error, _OUTAGE_MARK, False)
+
+
+def _mark(context: ExceptionContext) -> None:
+    # No connection: it could not be made.
+    is_away = context.is_disconnect or context.connection is None or is_outage(context.original_exception)
+    if is_away and context.sqlalchemy_exception is not None:
+        setattr(context.sqlalchemy_exception, _OUTAGE_MARK, True)
+
+
+def _factory(sessions: Any, name: str) -> Any:
+    """Give what makes a session."""
+    if sessions is None:
+        return None
+    if isinstance(sessions, Session | Engine | Connection) or not callable(sessions):
+        raise InvalidSessions(
+            f"{name} is a factory, such as sessionmaker(engine), and is a {type(sessions).__name__}: each job has a "
+            "session of its own"
+        )
+    # A scoped session, sync or async: its sessions belong to a thread or a request.
+    return getattr(sessions, "session_factory", sessions)
+
+
+def _engine(make: Callable[[], Any], jobs: JobTable) -> Engine:
+    session = make()
+    sync = getattr(session, "sync_session", session)
+    try:
+        bind = sync.get_bind(mapper=jobs.mapper)
+    except UnboundExecutionError as error:
+        raise InvalidSessions(
+            f"the session factory has no engine for {jobs.mapper.class_.__name__}: sessionmaker(engine)"
+        ) from error
+    if isinstance(bind, Connection):
+        raise InvalidSessions(
+            "the session factory is bound to a Connection, and a worker needs connections of its own: bind it to the "
+            "Engine. To run jobs inside a test's transaction, use sqla_jobs.testing.drain"
+        )
+    if is_in_memory(bind.dialect, bind.url.database):
+        raise InvalidSessions(
+            "an in-memory SQLite database lives in one connection, and a worker needs several: use a file. To run "
+            "jobs inside a test's transaction, use sqla_jobs.testing.drain"
+        )
+    return cast("Engine", bind)

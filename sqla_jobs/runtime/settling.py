@@ -1,0 +1,145 @@
+"""Writes how attempts ended, in batches, each behind its fence, and again until the database has answered."""
+
+from __future__ import annotations
+
+import queue
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.sql.base import Executable
+
+from sqla_jobs.operations import leases
+from sqla_jobs.operations.registry import Jobs
+from sqla_jobs.rules.settlement import Outcome, Settlement, decide
+from sqla_jobs.runtime.connections import Connector
+from sqla_jobs.runtime.holdings import Holding, Holdings
+from sqla_jobs.runtime.reporting import Reporter
+from sqla_jobs.status import JobStatus
+
+LARGEST_FLUSH = 500
+
+LINGER = 0.01
+"""Seconds that a settlement waits for others to share its statement, well under the promised 50 ms."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    holding: Holding
+    settlement: Settlement
+    since: float
+    is_in_doubt: bool
+    """An earlier write of this end, or of another, was sent and not answered."""
+
+
+class Settler:
+    """A queue of settlements, and the tick that writes them.
+
+    There are two: one for batches; one, with *limit* 1 and *bounded* waits, for rows that a commit in flight may still
+    have locked, so that such a row delays no other.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs[Any],
+        connector: Connector,
+        holdings: Holdings,
+        reporter: Reporter,
+        *,
+        limit: int = LARGEST_FLUSH,
+        bounded: Executable | None = None,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._jobs = jobs
+        self._connector = connector
+        self._holdings = holdings
+        self._reporter = reporter
+        self._limit = limit
+        self._bounded = bounded
+        self._on_ready = on_ready
+        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._batch: list[_Entry] = []
+        self._has_failed = False
+        self.is_stopping = False
+
+    def submit(self, holding: Holding, outcome: Outcome, *, is_in_doubt: bool = False) -> None:
+        """Decide what the row shall say, and have it written soon. The caller has begun to settle the holding."""
+        settlement = decide(holding.lease, outcome, backoff=holding.spec.backoff, draw=random.random())
+        self._queue.put(_Entry(holding, settlement, time.monotonic(), is_in_doubt))
+
+    def stop(self) -> None:
+        """End the tick that waits; what is queued is written by the ticks that follow."""
+        self.is_stopping = True
+        self._queue.put(None)
+
+    def tick(self) -> float:
+        """Wait for settlements and write a batch. One that fails stays, and is written by the next tick."""
+        self._gather()
+        if self._batch:
+            try:
+                self._flush(self._batch[: 1 if self._has_failed else self._limit])
+                self._has_failed = False
+            except Exception:
+                # One by one until one goes through, the first last: a row that can't be written delays no other.
+                self._has_failed = True
+                self._batch.append(self._batch.pop(0))
+                raise
+        return 0.0
+
+    def _gather(self) -> None:
+        """Fill the batch: wait for the first settlement, then a little for others."""
+        while len(self._batch) < self._limit:
+            try:
+                entry = self._queue.get(timeout=self._patience())
+            except queue.Empty:
+                return
+            if entry is None:
+                return
+            self._batch.append(entry)
+
+    def _patience(self) -> float | None:
+        if not self._batch:
+            return 0.0 if self.is_stopping else None
+        return max(0.0, self._batch[0].since + LINGER - time.monotonic()) if self._limit > 1 else 0.0
+
+    def _flush(self, entries: list[_Entry]) -> None:
+        settlements = [entry.settlement for entry in entries]
+        try:
+            matched, endings = self._connector.run(
+                lambda session: _write(session, self._jobs, settlements), bounded=self._bounded
+            )
+        except Exception:
+            for entry in entries:
+                entry.is_in_doubt = True
+            raise
+        del self._batch[: len(entries)]
+        for entry in entries:
+            key = entry.holding.key
+            self._conclude(entry, endings.get(key), is_written=key in matched)
+        if any(settlement.status is JobStatus.READY for settlement in settlements):
+            self._on_ready()
+
+    def _conclude(self, entry: _Entry, found: str | None, *, is_written: bool) -> None:
+        holding, settlement = entry.holding, entry.settlement
+        self._holdings.settled(holding)
+        if not self._holdings.tell_once(holding):
+            return
+        if is_written or (entry.is_in_doubt and found == settlement.status):
+            self._reporter.settled(settlement, holding.ms)
+        elif found == JobStatus.DONE:
+            # The commit whose answer was lost had gone through: the handler's writes and the completion stand.
+            self._reporter.tell("done", settlement.lease, holding.ms)
+        else:
+            holding.is_lost = True
+            self._reporter.tell("lease_lost", settlement.lease, holding.ms)
+
+
+def _write(
+    session: Any, jobs: Jobs[Any], settlements: list[Settlement]
+) -> tuple[frozenset[leases.Key], dict[leases.Key, str]]:
+    """Settle, and look what the rows say whose fence did not hold."""
+    matched = leases.settle(session, jobs.table, settlements)
+    missed = [settlement.lease for settlement in settlements if settlement.lease.key not in matched]
+    return matched, leases.endings(session, jobs.table, missed)

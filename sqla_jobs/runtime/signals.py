@@ -1,0 +1,52 @@
+"""SIGTERM and SIGINT: the first asks to stop, the second ends the process at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+class Signals:
+    """Handles signals while it is entered, in the main thread; elsewhere it only waits for `stop`.
+
+    A pipe, and not an Event: a signal handler may run while its own thread holds the Event's lock.
+    """
+
+    def __init__(self) -> None:
+        self._received = 0
+        self._former: dict[int, Any] = {}
+        self._reader, self._writer = os.pipe()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in _STOPPING:
+                self._former[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def wait(self) -> None:
+        """Wait for a signal, or for `stop`."""
+        os.read(self._reader, 1)
+
+    def stop(self) -> None:
+        """End the wait, from any thread."""
+        os.write(self._writer, b".")
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._received += 1
+        if self._received > 1:
+            # At once: no flush, no release. The leases run out, and a reaper gives the jobs back.
+            os._exit(128 + number)
+        self.stop()

@@ -1,0 +1,42 @@
+"""Hears NOTIFY, so that a job starts at once and not at the next poll. Never needed for correctness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqla_jobs.runtime.connections import Connector
+
+
+class Listener:
+    """A tick that listens until it is stopped or its connection dies; then the next one listens again.
+
+    :param wake: called with a queue's name, or None when there may be work in any queue
+    """
+
+    def __init__(self, connector: Connector, channel: str, wake: Callable[[str | None], None]) -> None:
+        self._connector = connector
+        self._channel = channel
+        self._wake = wake
+        self.is_stopping = False
+        self.is_listening = False
+
+    def stop(self) -> None:
+        """End the tick that listens, within half a second."""
+        self.is_stopping = True
+
+    def tick(self) -> float:
+        """Listen. Comes back when stopped, or for good if the driver can't listen; a dead connection raises."""
+        try:
+            can_listen = self._connector.listen(self._channel, self._hear, lambda: self.is_stopping)
+        finally:
+            self.is_listening = False
+        return 0.0 if can_listen else NEVER
+
+    def _hear(self, queue: str | None) -> None:
+        self.is_listening = True
+        # None: it listens from now on, and what came before was not heard.
+        self._wake(queue)
+
+
+NEVER = 10.0**6
+"""Seconds; only a ring ends such a wait."""
