@@ -84,14 +84,13 @@ def enqueue_many(session: object, new_jobs: Iterable[object], /) -> Any:
 
     :raises EnqueueConflict: a key's job kept vanishing
     """
-    batch: list[NewJob[Any]] = []
+    batch: list[Any] = []
     for new_job in new_jobs:
-        if not isinstance(new_job, NewJob):
+        if type(new_job) is not NewJob:
             raise InvalidOption(
                 f"{new_job!r} is not a job to enqueue: write handler.job(…), with the handler's arguments"
             )
-        checked: NewJob[Any] = new_job
-        batch.append(checked)
+        batch.append(new_job)
     return _run(session, lambda sync: _store_many(sync, batch))
 
 

@@ -102,7 +102,7 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
     choose = _taken_by_locking if can.has_row_locks else _taken_exclusively
     taken = choose(jobs, every_queue=every_queue)
     c = jobs.table.c
-    return (
+    claimed = (
         update(jobs.table)
         .where(_is_among(c.id, taken, can))
         .values(
@@ -113,8 +113,9 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
             locked_until=later(jobs.now, bindparam("lease")),
             started_at=jobs.now,
         )
-        .returning(*_lease_columns(jobs), epoch(c.run_at).label("due"))
     )
+    columns: list[ColumnElement[Any]] = [*_lease_columns(jobs), epoch(c.run_at).label("due")]
+    return claimed.returning(*columns)
 
 
 def _is_among(column: ColumnElement[Any], ids: Select[Any], can: Capabilities) -> ColumnElement[bool]:
@@ -122,7 +123,7 @@ def _is_among(column: ColumnElement[Any], ids: Select[Any], can: Capabilities) -
     return column == any_(func.array(ids.scalar_subquery())) if can.has_arrays else column.in_(ids)
 
 
-def _lease_columns(jobs: JobTable) -> list[Any]:
+def _lease_columns(jobs: JobTable) -> list[ColumnElement[Any]]:
     c = jobs.table.c
     return [
         c.id,
