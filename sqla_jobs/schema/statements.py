@@ -258,7 +258,7 @@ def held(jobs: JobTable, can: Capabilities) -> Executable:
 def settle(jobs: JobTable, can: Capabilities) -> Executable:
     """Write how attempts ended, each behind its fence; returns the claims that matched. Parameter: rows.
 
-    It waits for locks: a commit in flight has ended by the time it answers. Index: the primary key.
+    It waits for locks: a commit in flight has ended by the time it answers. Index: `running`, or the primary key.
     """
     given = can.given(_SETTLE_COLUMNS)
     c, g = jobs.table.c, given.c
@@ -294,7 +294,8 @@ def expired(jobs: JobTable) -> Executable:
     return (
         select(*_lease_columns(jobs))
         .where(c.status == RUNNING, or_(c.locked_until <= jobs.now, c.locked_until.is_(None)))
-        .order_by(c.id)
+        # In the index's order: by id alone, the planner walks over the primary key, and that has all rows.
+        .order_by(c.locked_by, c.id)
         .limit(bindparam("limit", type_=Integer()))
         .with_for_update(skip_locked=True, key_share=True)
     )
@@ -307,7 +308,7 @@ def strays(jobs: JobTable) -> Executable:
     return (
         select(*_lease_columns(jobs))
         .where(c.status == RUNNING, c.locked_by == bindparam("locked_by"))
-        .order_by(c.id)
+        .order_by(c.locked_by, c.id)
         .limit(1000)
     )
 
