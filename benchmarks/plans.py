@@ -1,10 +1,10 @@
 """EXPLAIN of the hot statements over a table full of rows that a claim must not look at.
 
-    python -m benchmarks.plans [--url postgresql+psycopg://…] [--rows 1000000]
+    python -m benchmarks.plans [--url postgresql+psycopg://…] [--rows 1000000] [--plans]
 
-Prints, for each statement, its time and the pages that it touched, first on a table with due rows only, then with *rows*
-finished, and a tenth of that later-due, of an unknown type in the same queue, and in another queue. With `--plans` also
-the plans. It starts a PostgreSQL of its own unless given a URL.
+Prints, for each statement, its time and the pages that it touched: first on a table with due and running rows only,
+then with *rows* finished ones, and a tenth of that later-due, of an unknown type in the same queue, and in another
+queue. With `--plans` also the plans. It starts a PostgreSQL of its own unless given a URL.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def explaining(engine: Engine) -> Engine:
     """Explain what is executed with the option `explain`, before it is run as it is."""
 
     @event.listens_for(engine, "before_cursor_execute")
-    def put(connection: Any, cursor: Any, sql: str, parameters: Any, context: Any, executemany: bool) -> None:
+    def put(connection: Any, cursor: Any, *call: Any) -> None:
+        sql, parameters, context, _ = call
         if context is not None and context.execution_options.get("explain"):
             cursor.execute("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) " + sql, parameters)
             connection.info["plan"] = "\n".join(line for (line,) in cursor.fetchall())

@@ -122,7 +122,7 @@ class Connector:
             hear(None)
             quiet = 0
             while not is_stopped():
-                payloads = _heard(driver, is_async=self._engine.dialect.is_async)
+                payloads = self._heard(connection, driver)
                 quiet = 0 if payloads else quiet + 1
                 for payload in payloads:
                     hear(payload)
@@ -133,6 +133,16 @@ class Connector:
 
         self._opening.ensure(self)
         return self._connected(self._engine.execution_options(isolation_level="AUTOCOMMIT"), listen)
+
+    def _heard(self, connection: Connection, driver: Any) -> list[str]:
+        """Wait for a notification, at most `NOTE_SECONDS`, on psycopg's connection."""
+        dialect: Any = self._engine.dialect
+        try:
+            return _notes(driver, is_async=dialect.is_async)
+        except dialect.loaded_dbapi.Error as error:
+            # Straight from the driver: SQLAlchemy has not seen that this connection is broken.
+            connection.invalidate()
+            raise ConnectionError(str(error)) from error
 
     def close(self) -> None:
         """Close the connection."""
@@ -174,8 +184,7 @@ def as_async(engine: Engine) -> AsyncEngine:
     return AsyncEngine(engine)
 
 
-def _heard(driver: Any, *, is_async: bool) -> list[str]:
-    """Wait for a notification, at most `NOTE_SECONDS`, on psycopg's connection."""
+def _notes(driver: Any, *, is_async: bool) -> list[str]:
     if not is_async:
         return [note.payload for note in driver.notifies(timeout=NOTE_SECONDS, stop_after=1)]
     from sqlalchemy.util import await_only

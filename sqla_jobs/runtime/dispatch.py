@@ -125,6 +125,10 @@ class Dispatcher:
         )
         for holding in self._holdings.offer([self._held(lease, sent) for lease in claimed]):
             self._start(holding)
+        if self.is_draining:
+            # The stop came while the claim was under way.
+            for holding in self._holdings.withdraw():
+                self._give_back(holding)
         return len(claimed)
 
     def _held(self, lease: Lease, sent: float) -> Holding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,10 @@ BEATS_PER_LEASE = 3
 
 
 class Heartbeat:
-    """Renews leases, and says which are lost."""
+    """Renews leases, and says which are lost.
+
+    :ivar between_beats: held during a beat, from its choice of jobs on
+    """
 
     def __init__(
         self, jobs: Jobs[Any], connector: Connector, holdings: Holdings, reporter: Reporter, *, lease: timedelta
@@ -28,13 +32,15 @@ class Heartbeat:
         self._reporter = reporter
         self._lease = lease
         self.last_beat: float | None = None
+        self.between_beats = threading.Lock()
 
     def tick(self) -> float:
         """Renew all that is held, in one statement."""
         began = time.monotonic()
-        held = self._holdings.to_renew()
-        if held:
-            self.renew(held, self._lease)
+        with self.between_beats:
+            held = self._holdings.to_renew()
+            if held:
+                self.renew(held, self._lease)
         self.last_beat = time.monotonic()
         return max(0.0, began + self._lease.total_seconds() / BEATS_PER_LEASE - self.last_beat)
 

@@ -103,6 +103,7 @@ class Holdings:
         self._waiting: deque[Holding] = deque()
         self._running: dict[tuple[int, int], Holding] = {}
         self._finished = 0
+        self._is_closed = False
         self._changed = threading.Condition(self._lock)
 
     def offer(self, claimed: Iterable[Holding]) -> list[Holding]:
@@ -112,7 +113,7 @@ class Holdings:
                 self._held[holding.key] = holding
                 self._waiting.append(holding)
             starting: list[Holding] = []
-            while self._waiting and len(self._running) < self.slots:
+            while not self._is_closed and self._waiting and len(self._running) < self.slots:
                 starting.append(self._start())
             return starting
 
@@ -121,9 +122,14 @@ class Holdings:
         with self._lock:
             self._running.pop(holding.key, None)
             self._finished += 1
-            starting = self._start() if self._waiting else None
+            starting = self._start() if self._waiting and not self._is_closed else None
             self._changed.notify_all()
             return starting
+
+    def close(self) -> None:
+        """Start no more jobs: those that wait, and those offered from now on, are for `withdraw`."""
+        with self._lock:
+            self._is_closed = True
 
     def _start(self) -> Holding:
         holding = self._waiting.popleft()

@@ -74,7 +74,9 @@ class Machinery:
         self._doubtful = self._new_settler(limit=1, bounded=can.lock_timeout)
         self._heartbeat = self._new_heartbeat()
         probe = Connector(like(sessions.engine), self._opening) if can.has_row_locks else None
-        self._snapshots = Snapshots(probe, self._new_heartbeat(), lease=settings.lease)
+        self._snapshots = Snapshots(
+            probe, self._new_heartbeat(), lease=settings.lease, between_beats=self._heartbeat.between_beats
+        )
         self._execution = Execution(
             jobs,
             self.holdings,
@@ -123,6 +125,7 @@ class Machinery:
         Heartbeats and settlements go on.
         """
         self.dispatcher.is_draining = True
+        self.holdings.close()
         deadline = time.monotonic() + grace.total_seconds()
         for holding in self.holdings.withdraw():
             self._give_back(holding)
@@ -250,7 +253,12 @@ class Machinery:
             self._connectors.append(connector)
         else:
             connector = self._connector()
-        return Listener(connector, self._jobs.table.channel, self.dispatcher.wake)
+        return Listener(
+            connector,
+            self._jobs.table.channel,
+            wake=self.dispatcher.wake,
+            on_listening=lambda: self._outage.ended("listener"),
+        )
 
     def _new_services(self) -> list[Service]:
         self._reaper = Reaper(self._jobs, self._connector(), self._reporter, beat=self.settings.lease / BEATS_PER_LEASE)

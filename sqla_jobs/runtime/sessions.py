@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import ExceptionContext
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
 _OUTAGE_MARK = "_sqla_jobs_outage"
+
+_IMPORTED_IN = os.getpid()
+_used_in: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
+"""The process that an engine's connections belong to; the one that imported us, as far as we know."""
 
 
 class Sessions:
@@ -88,11 +93,12 @@ class Sessions:
         for engine in self._engines:
             event.remove(engine, "handle_error", self._mark)
 
-    def drop_inherited(self, pid: int) -> None:
-        """In a child of a fork, leave the parent's connections to the parent."""
-        if os.getpid() != pid:
-            for engine in self._engines:
+    def drop_inherited(self) -> None:
+        """In a child of a fork, leave the connections that its parent made to the parent."""
+        for engine in self._engines:
+            if _used_in.get(engine, _IMPORTED_IN) != os.getpid():
                 engine.dispose(close=False)
+            _used_in[engine] = os.getpid()
 
     def _on_our_loop(self, bind: Any) -> Any:
         if bind not in self._loop_engines:

@@ -35,12 +35,16 @@ class Snapshots:
     """Knows whether the app's sessions take snapshots, and prepares leases for them.
 
     :param probe: a connection with the isolation level that the app's sessions have; None where no row can be locked
-    :param heartbeat: one of its own, so that handlers wait for no beat
+    :param heartbeat: one of its own, for renewals out of turn
+    :param between_beats: the lock of the worker's heartbeat
     """
 
-    def __init__(self, probe: Connector | None, heartbeat: Heartbeat, *, lease: timedelta) -> None:
+    def __init__(
+        self, probe: Connector | None, heartbeat: Heartbeat, *, lease: timedelta, between_beats: threading.Lock
+    ) -> None:
         self._probe = probe
         self._heartbeat = heartbeat
+        self._between_beats = between_beats
         self._lease = lease
         self._lock = threading.Lock()
         self._level: str | None = None
@@ -77,8 +81,9 @@ class Snapshots:
         if holding.timeout is None:
             holding.timeout = DEFAULT_TIMEOUT
             holding.begin()
-        # From here on no beat: one that came after this renewal would come after the snapshot.
-        holding.is_left_alone = True
+        with self._between_beats:
+            # No beat from here on: one that is under way could still come after the snapshot.
+            holding.is_left_alone = True
         renewal = self._heartbeat.renew([holding], holding.timeout + self._lease)
         if holding.key in renewal.lost:
             raise LeaseLost

@@ -11,12 +11,21 @@ class Listener:
     """A tick that listens until it is stopped or its connection dies; then the next one listens again.
 
     :param wake: called with a queue's name, or None when there may be work in any queue
+    :param on_listening: called when it has begun to listen
     """
 
-    def __init__(self, connector: Connector, channel: str, wake: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        channel: str,
+        *,
+        wake: Callable[[str | None], None],
+        on_listening: Callable[[], object],
+    ) -> None:
         self._connector = connector
         self._channel = channel
         self._wake = wake
+        self._on_listening = on_listening
         self.is_stopping = False
         self.is_listening = False
 
@@ -33,8 +42,10 @@ class Listener:
         return 0.0 if can_listen else NEVER
 
     def _hear(self, queue: str | None) -> None:
-        self.is_listening = True
-        # None: it listens from now on, and what came before was not heard.
+        if queue is None:
+            # It listens from now on; what came before was not heard.
+            self.is_listening = True
+            self._on_listening()
         self._wake(queue)
 
 

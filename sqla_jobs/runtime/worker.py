@@ -173,7 +173,7 @@ class Worker:
         if self._machinery is not None:
             raise WorkerError("this worker was started before: make a new Worker for each start")
         self._check_handlers()
-        self._sessions.drop_inherited(self._pid)
+        self._sessions.drop_inherited()
         self._pid = os.getpid()
         self._machinery = machinery = Machinery(self.jobs, self._sessions, self._settings, on_fault=self._failed)
         self.jobs.add_waker(machinery.wake)

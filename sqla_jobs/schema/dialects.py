@@ -82,6 +82,15 @@ class epoch(FunctionElement[float]):  # noqa: N801
     inherit_cache = True
 
 
+class durably(FunctionElement[Any]):  # noqa: N801
+    """`durably()`: the open transaction is on disk when its commit is answered, whatever the role's settings say.
+
+    A claim that a crash of the server undoes would be made a second time, with the same count, while the first runs.
+    """
+
+    inherit_cache = True
+
+
 class stored_json(FunctionElement[Any]):  # noqa: N801
     """`stored_json(text)`: JSON text as the value of a JSON column."""
 
@@ -119,6 +128,17 @@ def _pg_epoch(element: epoch, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(epoch, "sqlite")
 def _sqlite_epoch(element: epoch, compiler: SQLCompiler, **kw: Any) -> str:
     return f"((julianday({compiler.process(element.clauses, **kw)}) - 2440587.5) * 86400.0)"
+
+
+@compiles(durably, "postgresql")
+def _pg_durably(element: durably, compiler: SQLCompiler, **kw: Any) -> str:
+    # Only where it is off: 'remote_apply' is stronger than 'on'.
+    return "CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"
+
+
+@compiles(durably, "sqlite")
+def _sqlite_durably(element: durably, compiler: SQLCompiler, **kw: Any) -> str:
+    return "NULL"
 
 
 @compiles(stored_json, "postgresql")

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.base import Executable
 
-from sqla_jobs.schema.dialects import Capabilities, Listen, epoch, later, stored_json
+from sqla_jobs.schema.dialects import Capabilities, Listen, durably, epoch, later, stored_json
 from sqla_jobs.schema.tables import JobTable
 
 # Literals and not parameters: the planner must see that a partial index serves the statement, in a generic plan too.
@@ -114,7 +114,7 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
             started_at=jobs.now,
         )
     )
-    columns: list[ColumnElement[Any]] = [*_lease_columns(jobs), epoch(c.run_at).label("due")]
+    columns: list[ColumnElement[Any]] = [*_lease_columns(jobs), epoch(c.run_at).label("due"), durably()]
     return claimed.returning(*columns)
 
 
