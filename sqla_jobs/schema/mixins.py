@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, cast
+from weakref import WeakSet
 
 from sqlalchemy import (
     CheckConstraint,
@@ -93,15 +94,24 @@ class JobMixin:
 JobMixin.__annotations__ = {}
 
 
+# Tables that have their parts. Not in `table.info`: autogenerate would write that into revisions.
+_completed: WeakSet[Table] = WeakSet()
+
+
+def holds_jobs(table: Table) -> bool:
+    """Tell whether the mixin's columns are in this very table; a joined child's are in its parent's."""
+    return "idempotency_key" in table.c and "claims" in table.c
+
+
 @event.listens_for(JobMixin, "instrument_class", propagate=True)
 def _add_table_parts(mapper: Mapper[Any], class_: type[Any]) -> None:
     """Give the table its constraints and indexes. Here, no `__table_args__` of a subclass can drop them."""
     if not isinstance(mapper.local_table, Table):
         return
     table = cast("Table", mapper.local_table)
-    if "idempotency_key" not in table.c or table.info.get("sqla_jobs"):
+    if not holds_jobs(table) or table in _completed:
         return
-    table.info["sqla_jobs"] = "job"
+    _completed.add(table)
     never_reuse_ids(table)
     name = _name(table, "ck", "status")
     is_known = table.c.status.in_([status.value for status in JobStatus])

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapper
 
 from sqla_jobs.errors import InvalidModel, InvalidOption
 from sqla_jobs.schema.dialects import db_now
-from sqla_jobs.schema.mixins import JobMixin
+from sqla_jobs.schema.mixins import JobMixin, holds_jobs
 from sqla_jobs.schema.types import UtcDateTime
 
 CHANNEL_BYTES = 63
@@ -79,7 +79,7 @@ def job_table(model: type[Any], now: ColumnElement[Any] | None) -> JobTable:
         raise InvalidModel(
             f"{model.__name__} has no JobMixin among its bases: `class {model.__name__}(JobMixin, Base)`"
         )
-    if mapper.local_table.info.get("sqla_jobs") != "job":
+    if not holds_jobs(mapper.local_table):
         raise InvalidModel(
             f"{model.__name__} has a table joined to its parent's, and a claim locks and fills one table: "
             "register the parent, or use single-table inheritance (no __tablename__ on the child)"
