@@ -64,7 +64,8 @@ class Clock:
     def advance(self, session: Session | Connection, by: timedelta) -> None:
         """Move the clock forward (or back, by a negative time), in the caller's transaction."""
         seconds = {"by": by.total_seconds()}
-        if session.execute(clocks.advance_clock(self._table), seconds).rowcount == 0:  # type: ignore[attr-defined]
+        moved: Any = session.execute(clocks.advance_clock(self._table), seconds)
+        if moved.rowcount == 0:
             session.execute(clocks.start_clock(self._table), seconds)
 
     def read(self, session: Session | Connection) -> datetime:

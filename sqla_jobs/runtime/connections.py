@@ -30,11 +30,12 @@ QUIET_LOOKS = 60
 def like(engine: Engine, **options: Any) -> Engine:
     """Make an engine with a pool of its own and *engine*'s creator, connect arguments, events and execution options."""
     clone = Engine(engine.pool.recreate(), engine.dialect, engine.url)
+    clone.update_execution_options(**(dict(engine.get_execution_options()) | options))
     if capabilities(engine.dialect).begin_writing is None:
         # Engine-level events live on the engine, not on its pool. Where we begin ourselves, the app's own `begin`
         # listener (SQLAlchemy documents one for SQLite) would begin a second time.
         clone.dispatch = clone.dispatch._join(engine.dispatch)  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue,reportUnknownMemberType]
-    return clone.execution_options(**(dict(engine.get_execution_options()) | options))
+    return clone
 
 
 def machinery_engine(engine: Engine) -> Engine:
@@ -84,7 +85,7 @@ class Connector:
 
     def connect(self) -> None:
         """Make the connection, if there is none."""
-        self._connected(self._engine, lambda connection: None)
+        self._connected(lambda connection: None)
 
     def run(self, operation: Callable[[Session], T], *, bounded: Executable | None = None) -> T:
         """Run *operation* in a short transaction and commit it. What it raises, or the commit, rolls it back.
@@ -101,12 +102,12 @@ class Connector:
                     return operation(session)
 
         self._opening.ensure(self)
-        return self._connected(self._engine, transact)
+        return self._connected(transact)
 
     def isolation_level(self) -> str:
         """Give the isolation level of this engine's connections."""
         self._opening.ensure(self)
-        return self._connected(self._engine, lambda connection: connection.get_isolation_level())
+        return self._connected(lambda connection: connection.get_isolation_level())
 
     def listen(self, channel: str, hear: Callable[[str | None], None], is_stopped: Callable[[], bool]) -> bool:
         """Call *hear* with the payload of each notification (None: now listening), until *is_stopped* or an error.
@@ -115,8 +116,9 @@ class Connector:
         """
 
         def listen(connection: Connection) -> bool:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
             driver: Any = connection.connection.driver_connection
-            if not hasattr(driver, "notifies"):
+            if not callable(getattr(driver, "notifies", None)):  # psycopg 2 has a list of that name
                 return False
             connection.execute(statements.listen(channel))
             hear(None)
@@ -132,7 +134,7 @@ class Connector:
             return True
 
         self._opening.ensure(self)
-        return self._connected(self._engine.execution_options(isolation_level="AUTOCOMMIT"), listen)
+        return self._connected(listen)
 
     def _heard(self, connection: Connection, driver: Any) -> list[str]:
         """Wait for a notification, at most `NOTE_SECONDS`, on psycopg's connection."""
@@ -154,17 +156,17 @@ class Connector:
                 self._loop.close()
                 self._loop = None
 
-    def _connected(self, engine: Engine, use: Callable[[Connection], T]) -> T:
+    def _connected(self, use: Callable[[Connection], T]) -> T:
         with self._lock:
-            if not engine.dialect.is_async:
-                with engine.connect() as connection:
+            if not self._engine.dialect.is_async:
+                with self._engine.connect() as connection:
                     return self._used(connection, use)
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-            return self._loop.run_until_complete(self._use_async(engine, use))
+            return self._loop.run_until_complete(self._use_async(use))
 
-    async def _use_async(self, engine: Engine, use: Callable[[Connection], T]) -> T:
-        async with as_async(engine).connect() as connection:
+    async def _use_async(self, use: Callable[[Connection], T]) -> T:
+        async with as_async(self._engine).connect() as connection:
             return await connection.run_sync(self._used, use)
 
     def _used(self, connection: Connection, use: Callable[[Connection], T]) -> T:

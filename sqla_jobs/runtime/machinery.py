@@ -12,6 +12,8 @@ from typing import Any
 from sqlalchemy import URL, create_engine
 
 from sqla_jobs.operations.registry import Jobs
+from sqla_jobs.rules.failure import describe, mask
+from sqla_jobs.rules.registry import SessionKind
 from sqla_jobs.rules.settlement import Released
 from sqla_jobs.runtime.connections import Connector, Opening, like, machinery_engine
 from sqla_jobs.runtime.dispatch import Dispatcher
@@ -67,15 +69,19 @@ class Machinery:
         self._outage = Outage()
         self._reporter = Reporter(jobs)
         self._threads = ThreadPool(settings.concurrency, self._run_and_follow)
-        self._loop = LoopThread()
-        self._has_loop = any(spec.is_async for spec in jobs.handlers)
+        self._loop = LoopThread() if any(spec.is_async for spec in jobs.handlers) else None
         can = capabilities(sessions.engine.dialect)
         self._settler = self._new_settler()
         self._doubtful = self._new_settler(limit=1, bounded=can.lock_timeout)
         self._heartbeat = self._new_heartbeat()
         probe = Connector(like(sessions.engine), self._opening) if can.has_row_locks else None
+        unbounded = [spec.name for spec in jobs.handlers if spec.session is not SessionKind.NONE and not spec.timeout]
         self._snapshots = Snapshots(
-            probe, self._new_heartbeat(), lease=settings.lease, between_beats=self._heartbeat.between_beats
+            probe,
+            self._new_heartbeat(),
+            lease=settings.lease,
+            between_beats=self._heartbeat.between_beats,
+            unbounded=sorted(unbounded),
         )
         self._execution = Execution(
             jobs,
@@ -95,7 +101,7 @@ class Machinery:
         self._sessions.watch()
         self._reporter.start()
         self._threads.start()
-        if self._has_loop:
+        if self._loop is not None:
             self._loop.start()
         for service in self._services:
             service.start()
@@ -132,9 +138,9 @@ class Machinery:
         self.holdings.wait_until_idle(deadline - time.monotonic())
         for holding in self.holdings.running():
             holding.is_stopping = True
-            if holding.task is not None:
+            if self._loop is not None and holding.task is not None:
                 self._loop.cancel(holding.task)
-        if self._has_loop:
+        if self._loop is not None:
             self.holdings.wait_until_idle(ASYNC_CANCEL)
         self.holdings.wait_until_settled(LAST_FLUSH)
         return self.holdings.running()
@@ -157,24 +163,24 @@ class Machinery:
             service.stop()
         still_alive = [service for service in self._services if not service.join(LAST_FLUSH)]
         self._threads.stop()
-        if self._has_loop:
-            self._stop_loop()
+        if self._loop is not None:
+            self._stop_loop(self._loop)
         self._reporter.stop(LAST_FLUSH)
         self._sessions.unwatch()
         if not still_alive:
             for connector in self._connectors:
                 connector.close()
 
-    def _stop_loop(self) -> None:
+    def _stop_loop(self, loop: LoopThread) -> None:
         try:
-            self._loop.run(self._sessions.dispose(), LAST_FLUSH)
+            loop.run(self._sessions.dispose(), LAST_FLUSH)
         except TimeoutError:
             log.warning("a handler blocks the event loop; its connections are left open")
-        self._loop.stop(LAST_FLUSH)
+        loop.stop(LAST_FLUSH)
 
     def _start(self, holding: Holding) -> None:
         """Run a claimed job where its handler runs. It has its slot."""
-        if holding.spec.is_async:
+        if holding.spec.is_async and self._loop is not None:
             self._loop.spawn(lambda: self._run_on_loop(holding))
         else:
             self._threads.put(holding)
@@ -203,8 +209,9 @@ class Machinery:
             self._settler.submit(holding, Released())
 
     def _fault(self, part: str, error: BaseException) -> None:
-        log.critical("the %s of worker %s has failed", part, self.settings.locked_by, exc_info=error)
-        self._on_fault(f"its {part} has failed: {type(error).__name__}: {error}")
+        text = describe(error, redact=self._jobs.redact)
+        log.critical("the %s of worker %s has failed:\n%s", part, self.settings.locked_by, text)
+        self._on_fault(mask(f"its {part} has failed: {type(error).__name__}: {error}"))
 
     def _stuck(self, overdue: list[Holding]) -> None:
         names = ", ".join(f"{holding.lease.type} (job {holding.lease.id})" for holding in overdue)
@@ -276,6 +283,7 @@ class Machinery:
             "settler of doubtful ends": self._doubtful.tick,
             "reaper": self._reaper.tick,
             "warden": warden.tick,
+            "isolation level": self._snapshots.tick,
         }
         if self._listener is not None:
             ticks["listener"] = self._listener.tick

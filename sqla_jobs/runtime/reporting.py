@@ -9,7 +9,7 @@ from typing import Any
 
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.events import EventName, JobEvent
-from sqla_jobs.rules.failure import clip
+from sqla_jobs.rules.failure import clip, describe
 from sqla_jobs.rules.lease import Lease
 from sqla_jobs.rules.settlement import Settlement
 
@@ -63,8 +63,9 @@ class Reporter:
             for callback in self._jobs.callbacks(event.name):
                 try:
                     callback(event)
-                except Exception:  # the app's own function; the next one is still to be called
-                    log.exception("a callback for %r raised, for job %s", event.name, event.job_id)
+                except Exception as error:  # noqa: BLE001  # the app's own; the next one is to be called all the same
+                    text = describe(error, redact=self._jobs.redact)
+                    log.warning("a callback for %r raised, for job %s:\n%s", event.name, event.job_id, text)
 
 
 def _write(level: int, name: str, lease: Lease, ms: float | None, error: str | None) -> None:

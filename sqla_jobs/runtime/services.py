@@ -26,6 +26,9 @@ OUTAGE_BACKOFF = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds
 
 REAP_LIMIT = 100
 
+NEVER = 10.0**6
+"""Seconds; only a ring ends such a wait."""
+
 
 class Alarm:
     """What a thread waits on: a time, or somebody who rings. Ringing twice is ringing once."""

@@ -14,6 +14,7 @@ from sqla_jobs.rules.registry import SessionKind
 from sqla_jobs.runtime.connections import Connector
 from sqla_jobs.runtime.heartbeat import Heartbeat
 from sqla_jobs.runtime.holdings import Holding
+from sqla_jobs.runtime.services import NEVER
 
 log = logging.getLogger("sqla_jobs.worker")
 
@@ -37,10 +38,17 @@ class Snapshots:
     :param probe: a connection with the isolation level that the app's sessions have; None where no row can be locked
     :param heartbeat: one of its own, for renewals out of turn
     :param between_beats: the lock of the worker's heartbeat
+    :param unbounded: the handlers with a session and no timeout
     """
 
     def __init__(
-        self, probe: Connector | None, heartbeat: Heartbeat, *, lease: timedelta, between_beats: threading.Lock
+        self,
+        probe: Connector | None,
+        heartbeat: Heartbeat,
+        *,
+        lease: timedelta,
+        between_beats: threading.Lock,
+        unbounded: list[str],
     ) -> None:
         self._probe = probe
         self._heartbeat = heartbeat
@@ -48,6 +56,7 @@ class Snapshots:
         self._lease = lease
         self._lock = threading.Lock()
         self._level: str | None = None
+        self._unbounded = unbounded
 
     @property
     def are_taken(self) -> bool:
@@ -60,15 +69,16 @@ class Snapshots:
                 self._probe.close()
         return self._level in _SNAPSHOT_LEVELS
 
-    def warn(self, handlers: list[str]) -> None:
-        """Say that *handlers*, which have a session and no timeout, get one."""
-        if handlers and self.are_taken:
+    def tick(self) -> float:
+        """Warn once, at the start, that handlers without a timeout get one."""
+        if self._unbounded and self.are_taken:
             log.warning(
-                "the engine is %s, so handlers with a session need a timeout; %s got %s",
+                "sessions are %s, so a handler with a session needs a timeout: %s got %s",
                 self._level,
-                ", ".join(handlers),
+                ", ".join(self._unbounded),
                 DEFAULT_TIMEOUT,
             )
+        return NEVER
 
     def prepare(self, holding: Holding) -> None:
         """Make the lease last for the handler's whole run, if its session takes a snapshot.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sqla_jobs.runtime.connections import Connector
+from sqla_jobs.runtime.services import NEVER
 
 
 class Listener:
@@ -47,7 +48,3 @@ class Listener:
             self.is_listening = True
             self._on_listening()
         self._wake(queue)
-
-
-NEVER = 10.0**6
-"""Seconds; only a ring ends such a wait."""

@@ -41,6 +41,7 @@ class Warden:
         self._settler = settler
         self._lease = lease
         self._on_stuck = on_stuck
+        self._is_stuck = False
 
     def tick(self) -> float:
         """Look once."""
@@ -51,8 +52,10 @@ class Warden:
             if time.monotonic() >= _last_moment(holding) and not holding.is_overdue:
                 self._fence_out(holding)
         overdue = [holding for holding in running if holding.is_overdue]
-        if len(overdue) == self._holdings.slots:
+        is_stuck = len(overdue) == self._holdings.slots
+        if is_stuck and not self._is_stuck:
             self._on_stuck(overdue)
+        self._is_stuck = is_stuck
         return self._next_round(running)
 
     def _fence_out(self, holding: Holding) -> None:

@@ -20,10 +20,13 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.schema import Column
+from sqlalchemy.types import TypeEngine
 
 from sqla_jobs.schema.dialects import db_now, later
 
 CLOCK_TABLE = "sqla_jobs_clock"
+
+_DOUBLE: TypeEngine[float] = Double()
 
 
 def clock_table(metadata: MetaData) -> Table:
@@ -34,7 +37,7 @@ def clock_table(metadata: MetaData) -> Table:
         CLOCK_TABLE,
         metadata,
         Column("id", Integer, primary_key=True, autoincrement=False),
-        Column("seconds", Double, nullable=False),
+        Column("seconds", _DOUBLE, nullable=False),
     )
 
 

@@ -22,7 +22,6 @@ from sqlalchemy import (
     FromClause,
     Integer,
     String,
-    Table,
     bindparam,
     cast,
     column,
@@ -54,7 +53,9 @@ class _Jsonb(JSONB):
 
 _Jsonb.__module__ = JSONB.__module__
 
-STORED_JSON = JSON(none_as_null=True).with_variant(_Jsonb(none_as_null=True), "postgresql")
+_jsonb: Any = _Jsonb  # its constructor has no types in SQLAlchemy 2.0
+
+STORED_JSON = JSON(none_as_null=True).with_variant(_jsonb(none_as_null=True), "postgresql")
 
 
 def partial_index(where: ColumnElement[bool]) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def partial_index(where: ColumnElement[bool]) -> dict[str, Any]:
     return {"postgresql_where": where, "sqlite_where": where}
 
 
-def never_reuse_ids(table: Table) -> None:
+def never_reuse_ids(table: Any) -> None:
     """Make SQLite number rows by AUTOINCREMENT: without it, the id of a deleted last row comes again."""
     table.dialect_options["sqlite"]["autoincrement"] = True
 

@@ -12,7 +12,7 @@ Constants have server defaults; times have none, since alembic would freeze one 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 from weakref import WeakSet
 
 from sqlalchemy import (
@@ -106,17 +106,21 @@ def holds_jobs(table: Table) -> bool:
 @event.listens_for(JobMixin, "instrument_class", propagate=True)
 def _add_table_parts(mapper: Mapper[Any], class_: type[Any]) -> None:
     """Give the table its constraints and indexes. Here, no `__table_args__` of a subclass can drop them."""
-    if not isinstance(mapper.local_table, Table):
-        return
-    table = cast("Table", mapper.local_table)
-    if not holds_jobs(table) or table in _completed:
-        return
-    _completed.add(table)
-    never_reuse_ids(table)
-    name = _name(table, "ck", "status")
+    table: Any = mapper.local_table
+    if _is_table(table) and holds_jobs(table) and table not in _completed:
+        _completed.add(table)
+        never_reuse_ids(table)
+        _add_check(table)
+        _add_indexes(table)
+
+
+def _is_table(selectable: object) -> bool:
+    return isinstance(selectable, Table)
+
+
+def _add_check(table: Table) -> None:
     is_known = table.c.status.in_([status.value for status in JobStatus])
-    table.append_constraint(CheckConstraint(is_known, name=name))
-    _add_indexes(table)
+    table.append_constraint(CheckConstraint(is_known, name=_name(table, "ck", "status")))
 
 
 def _add_indexes(table: Table) -> None:
@@ -146,4 +150,5 @@ def _name(table: Table, kind: str, token: str) -> str:
     if isinstance(convention, str) and "%(constraint_name)s" in convention:
         return token
     # conv: a name that is final, and that SQLAlchemy shortens to the database's limit instead of raising.
-    return conv(f"{kind}_{table.name}_{token}")
+    name: str = conv(f"{kind}_{table.name}_{token}")
+    return name
