@@ -27,7 +27,11 @@ def describe(error: BaseException, *, redact: Callable[[str], str] | None = None
 
 def reason(error: BaseException, *, redact: Callable[[str], str] | None = None) -> str:
     """Give what an error says, without its traceback: for those that a handler raises on purpose."""
-    return _kept(f"{type(error).__name__}: {error}", error, redact)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # a broken __str__ of the app's must not lose the outcome
+        text = "(it has no text)"
+    return _kept(f"{type(error).__name__}: {text}", error, redact)
 
 
 def _kept(text: str, error: BaseException, redact: Callable[[str], str] | None) -> str:
@@ -60,9 +64,13 @@ def clip(text: str, limit: int) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Give all errors that its traceback prints: causes, contexts, and the members of groups."""
     seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
+    links: list[BaseException | None] = [error]
+    while links:
+        link = links.pop()
+        if link is None or id(link) in seen:
+            continue
         seen.add(id(link))
         yield link
-        link = link.__cause__ or link.__context__
+        links += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]

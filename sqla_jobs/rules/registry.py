@@ -104,14 +104,18 @@ def inspect_handler(
     :raises InvalidHandler: it cannot be a handler as it is written; the message says what to change
     :raises InvalidOption: an option is out of range
     """
-    name = name if name is not None else function.__name__
+    name = name if name is not None else getattr(function, "__name__", None)
+    if name is None:
+        raise InvalidHandler(f'{function!r} has no name of its own: give it one with @jobs.handler(name="…")')
     check_text("name", name)
-    is_async = inspect.iscoroutinefunction(function)
+    is_async = _is(inspect.iscoroutinefunction, function)
     session = _session_kind(function, name, is_async=is_async)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
         raise InvalidHandler(f"handler {name!r} is a generator; a handler returns once: use def or async def, no yield")
-    if timeout is not None and not timedelta(0) < timeout <= MAX_TIMEOUT:
-        raise InvalidOption(f"handler {name!r}: timeout is longer than 0 and at most a year, and is {timeout}")
+    if timeout is not None:
+        check_duration("timeout", timeout, least=timedelta(milliseconds=1), most=MAX_TIMEOUT)
+    if isinstance(aliases, str):
+        raise InvalidOption(f"aliases is a list of names, and is the str {aliases!r}: aliases=[{aliases!r}]")
     return HandlerSpec(
         name=name,
         function=function,
@@ -124,6 +128,11 @@ def inspect_handler(
         aliases=tuple(check_text("alias", alias) for alias in aliases),
         arguments=Arguments(function, name=name, skip_first=session is not SessionKind.NONE, max_bytes=max_bytes),
     )
+
+
+def _is(kind: Callable[[object], bool], function: Callable[..., Any]) -> bool:
+    """Look at a function, or at what an object with `__call__` calls."""
+    return kind(function) or kind(getattr(function, "__call__", None))  # noqa: B004  # its kind, not whether it has one
 
 
 def check_text(what: str, value: object) -> str:
@@ -205,4 +214,4 @@ def _annotated_kind(function: Callable[..., Any]) -> SessionKind:
 
 
 def _place(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
+    return f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"

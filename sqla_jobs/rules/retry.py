@@ -31,8 +31,9 @@ class Backoff:
     jitter: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.base < timedelta(0) or self.cap < timedelta(0):
-            raise InvalidOption(f"a backoff's base and cap can't be negative, and are {self.base} and {self.cap}")
+        for name, delay in (("base", self.base), ("cap", self.cap)):
+            if not isinstance(cast("object", delay), timedelta) or not timedelta(0) <= delay <= LONGEST_DELAY:
+                raise InvalidOption(f"a backoff's {name} is a timedelta from 0 to {LONGEST_DELAY}, and is {delay!r}")
         if not (math.isfinite(self.factor) and self.factor >= 1):
             raise InvalidOption(f"a backoff's factor is a finite number of at least 1, and is {self.factor}")
         if not 0 <= self.jitter <= 1:
