@@ -18,7 +18,8 @@ from sqla_jobs.errors import (
     UnsupportedDatabase,
     WorkerError,
 )
-from sqla_jobs.operations.enqueue import Enqueued, enqueue, enqueue_many
+from sqla_jobs.operations.enqueue import enqueue
+from sqla_jobs.operations.enqueue_many import Enqueued, enqueue_many
 from sqla_jobs.operations.registry import Handler, Jobs, NewJob
 from sqla_jobs.rules.events import JobEvent
 from sqla_jobs.rules.retry import Backoff

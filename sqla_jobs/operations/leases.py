@@ -7,6 +7,7 @@ transaction must hold the write lock from its first statement.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -51,7 +52,7 @@ def claim(
 
 
 def _age(row: Row[Any]) -> tuple[float, int]:
-    return (row.due, row.id)
+    return (-math.inf if row.due is None else row.due, row.id)
 
 
 def seconds_until_due(session: Session, jobs: JobTable, demand: Demand) -> float | None:
@@ -168,16 +169,34 @@ def _lease(row: Row[Any]) -> Lease:
         id=row.id,
         type=row.type,
         queue=row.queue,
-        payload=row.payload,
+        payload=_parsed(row.payload),
         attempt=row.attempts,
         max_attempts=row.max_attempts,
         refunds=row.refunds,
         claims=row.claims,
         locked_by=row.locked_by,
-        started_at=row.started_at,
-        slot=None if row.slot is None else datetime.fromtimestamp(row.slot, UTC),
-        errors=_listed(row.errors),
+        started_at=_instant(row.started_at),
+        slot=_instant(row.slot),
+        errors=_listed(_parsed(row.errors)),
     )
+
+
+def _instant(seconds: float | None) -> datetime | None:
+    """Give the instant; None for what no datetime can hold, such as 'infinity'."""
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _parsed(value: object) -> object:
+    """Give JSON as Python data; psycopg has done so already. Text that is no JSON gives None, which fits no handler."""
+    if not isinstance(value, str | bytes):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
 
 
 def _listed(errors: Any) -> list[Any]:

@@ -85,7 +85,7 @@ class Handler(Generic[J, Q, P, R]):
             "run_at": run_at,
             "queue": queue,
             "max_attempts": max_attempts,
-            "columns": columns,
+            "columns": None if columns is None else dict(columns),
         }
         options = replace(self.options, **{name: value for name, value in given.items() if value is not None})
         self.jobs.table.own_columns(dict(options.columns))

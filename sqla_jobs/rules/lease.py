@@ -22,8 +22,8 @@ class Lease:
     max_attempts: int
     refunds: int
     claims: int
-    locked_by: str
-    started_at: datetime
+    locked_by: str | None
+    started_at: datetime | None
     slot: datetime | None = None
     errors: list[Any] = field(default_factory=list[Any])
 

@@ -170,7 +170,7 @@ def remember(lease: Lease, error: str) -> list[Any]:
     """Give the row's `errors` with this attempt's: the newest ten, each at most 2 KiB. Times are the database's."""
     entry: Mapping[str, Any] = {
         "attempt": lease.attempt,
-        "started_at": lease.started_at.isoformat(),
+        "started_at": lease.started_at.isoformat() if lease.started_at is not None else None,
         "worker": lease.locked_by,
         "error": clip(error, KEPT_ERROR_BYTES),
     }

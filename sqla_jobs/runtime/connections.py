@@ -12,8 +12,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import Executable
 
-from sqla_jobs.schema import statements
-from sqla_jobs.schema.dialects import capabilities, check_server, is_read_only
+from sqla_jobs.schema.dialects import Listen, capabilities, check_server, is_read_only
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -120,7 +119,7 @@ class Connector:
             driver: Any = connection.connection.driver_connection
             if not callable(getattr(driver, "notifies", None)):  # psycopg 2 has a list of that name
                 return False
-            connection.execute(statements.listen(channel))
+            connection.execute(Listen(channel))
             hear(None)
             quiet = 0
             while not is_stopped():
@@ -129,7 +128,7 @@ class Connector:
                 for payload in payloads:
                     hear(payload)
                 if quiet == QUIET_LOOKS:
-                    connection.execute(statements.alive())
+                    connection.execute(Listen(channel))
                     quiet = 0
             return True
 

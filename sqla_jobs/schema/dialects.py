@@ -138,7 +138,8 @@ def _pg_epoch(element: epoch, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(epoch, "sqlite")
 def _sqlite_epoch(element: epoch, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"((julianday({compiler.process(element.clauses, **kw)}) - 2440587.5) * 86400.0)"
+    # Milliseconds are what a Julian day in a float is good for.
+    return f"round((julianday({compiler.process(element.clauses, **kw)}) - 2440587.5) * 86400.0, 3)"
 
 
 @compiles(durably, "postgresql")
@@ -188,6 +189,8 @@ class Capabilities:
     has_row_locks: bool
     """`FOR UPDATE SKIP LOCKED`. Without it one writer at a time is let in, by `begin_writing`."""
     has_arrays: bool
+    has_rising_ids: bool
+    """One writer at a time: the rows of an insert get ids that rise, and nobody's come between."""
     has_notify: bool
     """NOTIFY rides in an insert's RETURNING; LISTEN hears it."""
     begin_writing: Executable | None
@@ -232,6 +235,7 @@ _KNOWN: tuple[Capabilities, ...] = (
         oldest=(13,),
         has_row_locks=True,
         has_arrays=True,
+        has_rising_ids=False,
         has_notify=True,
         begin_writing=None,
         lock_timeout=text("SET LOCAL lock_timeout = '2s'"),
@@ -241,6 +245,7 @@ _KNOWN: tuple[Capabilities, ...] = (
         oldest=(3, 35),
         has_row_locks=False,
         has_arrays=False,
+        has_rising_ids=True,
         has_notify=False,
         begin_writing=text("BEGIN IMMEDIATE"),
         lock_timeout=None,

@@ -1,7 +1,4 @@
-"""Every statement that we say to the database, one builder each, with the index that serves it.
-
-Each builder is called once for a table and a kind of database; the statement is kept.
-"""
+"""Every statement that we say to the database: a builder each, that is called once, and the index that serves it."""
 
 from __future__ import annotations
 
@@ -16,8 +13,10 @@ from sqlalchemy import (
     FromClause,
     Integer,
     Select,
+    SelectBase,
     String,
     Text,
+    all_,
     and_,
     any_,
     bindparam,
@@ -28,11 +27,12 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    type_coerce,
     update,
 )
 from sqlalchemy.sql.base import Executable
 
-from sqla_jobs.schema.dialects import Capabilities, Listen, durably, epoch, later, stored_json
+from sqla_jobs.schema.dialects import Capabilities, durably, epoch, later, stored_json
 from sqla_jobs.schema.tables import JobTable
 
 # Literals and not parameters: the planner must see that a partial index serves the statement, in a generic plan too.
@@ -60,7 +60,8 @@ def _fence(jobs: JobTable, given: FromClause) -> ColumnElement[bool]:
         c.id == given.c.id,
         c.status == RUNNING,
         c.claims == given.c.claims,
-        c.locked_by == given.c.locked_by,
+        # Null-safe: a row that was set running by hand may have no worker, and is reaped all the same.
+        c.locked_by.is_not_distinct_from(given.c.locked_by),
     )
 
 
@@ -118,7 +119,7 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
     return claimed.returning(*columns)
 
 
-def _is_among(column: ColumnElement[Any], ids: Select[Any], can: Capabilities) -> ColumnElement[bool]:
+def _is_among(column: ColumnElement[Any], ids: SelectBase, can: Capabilities) -> ColumnElement[bool]:
     """An array where there are arrays: the planner takes it for ten rows and goes by the key, whatever it expects."""
     return column == any_(func.array(ids.scalar_subquery())) if can.has_arrays else column.in_(ids)
 
@@ -129,16 +130,17 @@ def _lease_columns(jobs: JobTable) -> list[ColumnElement[Any]]:
         c.id,
         c.type,
         c.queue,
-        c.payload,
+        # As text where the driver gives text: one row whose JSON is none would fail the whole batch.
+        type_coerce(c.payload, Text()).label("payload"),
         c.attempts,
         c.max_attempts,
         c.refunds,
         c.claims,
         c.locked_by,
-        c.started_at,
-        # As a number: one row with a slot that the driver can't load would fail the whole batch.
+        # As numbers, for the same reason: no driver loads 'infinity'.
+        epoch(c.started_at).label("started_at"),
         epoch(c.slot).label("slot"),
-        c.errors,
+        type_coerce(c.errors, Text()).label("errors"),
     ]
 
 
@@ -157,7 +159,7 @@ def _due(jobs: JobTable, table: FromClause, lane: FromClause) -> Any:
     )
 
 
-def _taken_by_locking(jobs: JobTable, *, every_queue: bool) -> Select[Any]:
+def _taken_by_locking(jobs: JobTable, *, every_queue: bool) -> SelectBase:
     """Lock the rows to claim: how many of the oldest belong to each lane, then that many of each that nobody holds."""
     lane = _lanes(jobs)
     limit: Any = bindparam("limit", type_=Integer())
@@ -173,20 +175,27 @@ def _taken_by_locking(jobs: JobTable, *, every_queue: bool) -> Select[Any]:
     share = (
         select(head.c.queue, head.c.type, func.count().label("wanted")).group_by(head.c.queue, head.c.type).cte("share")
     )
-    held = (
-        _due(jobs, jobs.table.alias("held"), share)
-        .limit(share.c.wanted)
-        # FOR NO KEY UPDATE: rows of the app that refer to the job by a foreign key lock its key.
-        .with_for_update(skip_locked=True, key_share=True)
-        .lateral("held")
-    )
-    # Locked in a CTE of its own: with a sub-select in the UPDATE, a nested loop can lock more rows than the limit.
-    locked = select(held.c.id).select_from(share.join(held, literal_column("true")))
-    taken = locked.limit(limit).cte("taken").prefix_with("MATERIALIZED")
-    return select(taken.c.id)
+    first = _locked(_due(jobs, jobs.table.alias("held"), share), share, share.c.wanted).limit(limit).cte("first")
+    first = first.prefix_with("MATERIALIZED")
+    # Rows that others have locked are passed over: when they leave the claim short, any due row will do.
+    missing = limit - select(func.count()).select_from(first).scalar_subquery()
+    other = jobs.table.alias("other")
+    others = _due(jobs, other, lane).where(other.c.id != all_(func.array(select(first.c.id).scalar_subquery())))
+    rest = _locked(others, lane, missing).where(_served(lane, every_queue=every_queue)).limit(missing).cte("rest")
+    return select(first.c.id).union_all(select(rest.prefix_with("MATERIALIZED").c.id))
 
 
-def _taken_exclusively(jobs: JobTable, *, every_queue: bool) -> Select[Any]:
+def _locked(due: Any, lane: FromClause, limit: Any) -> Select[Any]:
+    """Lock the first *limit* rows of each lane that nobody holds.
+
+    For a CTE of its own: with a sub-select in the UPDATE, a nested loop can lock more rows than the limit.
+    """
+    # FOR NO KEY UPDATE: rows of the app that refer to the job by a foreign key lock its key.
+    row = due.limit(limit).with_for_update(skip_locked=True, key_share=True).lateral()
+    return select(row.c.id).select_from(lane.join(row, literal_column("true")))
+
+
+def _taken_exclusively(jobs: JobTable, *, every_queue: bool) -> SelectBase:
     """The rows to claim, where the transaction holds the one write lock already."""
     lane = _lanes(jobs)
     limit: Any = bindparam("limit", type_=Integer())
@@ -286,31 +295,27 @@ def settle(jobs: JobTable, can: Capabilities) -> Executable:
 
 @lru_cache(maxsize=256)
 def expired(jobs: JobTable) -> Executable:
-    """Lock running rows whose lease is over, passing over locked ones. Parameters: limit.
+    """Lock running rows whose lease is over, passing over locked ones. Parameter: limit.
 
     Index: `running`, whole: it has as many rows as jobs are running.
     """
     c = jobs.table.c
-    return (
-        select(*_lease_columns(jobs))
-        .where(c.status == RUNNING, or_(c.locked_until <= jobs.now, c.locked_until.is_(None)))
-        # In the index's order: by id alone, the planner walks over the primary key, and that has all rows.
-        .order_by(c.locked_by, c.id)
-        .limit(bindparam("limit", type_=Integer()))
-        .with_for_update(skip_locked=True, key_share=True)
-    )
+    is_over = or_(c.locked_until <= jobs.now, c.locked_until.is_(None))
+    rows = _running(jobs, is_over).limit(bindparam("limit", type_=Integer()))
+    return cast("Executable", rows.with_for_update(skip_locked=True, key_share=True))
 
 
 @lru_cache(maxsize=256)
 def strays(jobs: JobTable) -> Executable:
     """Running rows that bear a worker's name. Index: `running`. Parameter: locked_by."""
+    return cast("Executable", _running(jobs, jobs.table.c.locked_by == bindparam("locked_by")).limit(1000))
+
+
+def _running(jobs: JobTable, condition: ColumnElement[bool]) -> Any:
     c = jobs.table.c
-    return (
-        select(*_lease_columns(jobs))
-        .where(c.status == RUNNING, c.locked_by == bindparam("locked_by"))
-        .order_by(c.locked_by, c.id)
-        .limit(1000)
-    )
+    rows = select(*_lease_columns(jobs)).where(c.status == RUNNING, condition)
+    # In the index's order: by id alone, the planner walks over the primary key, and that has all rows.
+    return rows.order_by(c.locked_by, c.id)
 
 
 @lru_cache(maxsize=256)
@@ -329,8 +334,8 @@ def by_key(jobs: JobTable, keys: list[str]) -> Executable:
 
 
 def object_by_key(jobs: JobTable, key: str) -> Select[Any]:
-    """The job that holds *key*, as an object. Index: `key`."""
-    return select(jobs.mapper.class_).where(jobs.table.c.idempotency_key == key)
+    """The job that holds *key*, as an object, of whatever subclass it is. Index: `key`."""
+    return select(jobs.mapper.base_mapper.class_).where(jobs.table.c.idempotency_key == key)
 
 
 def ready_of_type(jobs: JobTable, type_: str) -> Select[Any]:
@@ -344,14 +349,11 @@ def current_time(jobs: JobTable) -> Select[Any]:
     return select(jobs.now)
 
 
-def notify(channel: str, queues: list[str]) -> Executable:
-    """Tell every listener of *channel*, when the transaction commits, that *queues* have work."""
-    return select(*(func.pg_notify(channel, queue) for queue in queues))
-
-
-def listen(channel: str) -> Executable:
-    """Hear what `notify` tells, until the connection ends."""
-    return Listen(channel)
+@lru_cache(maxsize=256)
+def notify(can: Capabilities, channel: str) -> Executable:
+    """Tell every listener of *channel*, when the transaction commits, of the queues that have work. Parameter: rows."""
+    given = can.given({"queue": String()})
+    return select(func.pg_notify(channel, given.c.queue))
 
 
 @lru_cache(maxsize=1024)
@@ -369,27 +371,28 @@ def insert_job(
     if "idempotency_key" in columns:
         inserted = _or_ignore(inserted, jobs)
     told = () if channel is None else (func.pg_notify(channel, table.c.queue),)
-    return select(jobs.mapper.class_).from_statement(inserted.returning(*table.c, *told))
+    loaded = select(jobs.mapper.class_).from_statement(inserted.returning(*table.c, *told))
+    # The session may still know an object of this id: SQLite gives an id again that a savepoint's rollback took back.
+    return loaded.execution_options(populate_existing=True)
 
 
-def insert_jobs(jobs: JobTable, can: Capabilities, common: dict[str, Any], *, has_keys: bool) -> Executable:
+def insert_jobs(
+    jobs: JobTable, can: Capabilities, common: dict[str, Any], *, has_keys: bool, has_times: bool = False
+) -> Executable:
     """Insert many jobs: *common* columns, and a list of parameters by attribute name. Returns ids (and keys).
 
-    Without keys the ids come in the order of the parameters; with keys, rows whose key is taken are left out.
+    Without keys the ids rise in the order of the parameters; with keys, rows whose key is taken are left out.
     """
     c = jobs.table.c
-    inserted: Any = can.insert(jobs.mapper.class_).values({"run_at": jobs.now, "created_at": jobs.now} | common)
+    times = {"created_at": jobs.now} if has_times else {"created_at": jobs.now, "run_at": jobs.now}
+    inserted: Any = can.insert(jobs.mapper.class_).values(times | common)
     if has_keys:
         return cast("Executable", _or_ignore(inserted, jobs).returning(c.id, c.idempotency_key))
-    return cast("Executable", inserted.returning(c.id, sort_by_parameter_order=True))
+    # Where ids rise in the order of the rows there is no need to ask for the order, which would cost a statement a row.
+    return cast("Executable", inserted.returning(c.id, sort_by_parameter_order=not can.has_rising_ids))
 
 
 def _or_ignore(inserted: Any, jobs: JobTable) -> Any:
     """Ignore a taken key, and nothing else: the app's own unique columns still raise. Index: `key`."""
     key = jobs.table.c.idempotency_key
     return inserted.on_conflict_do_nothing(index_elements=[key], index_where=key.is_not(None))
-
-
-def alive() -> Select[Any]:
-    """Ask for nothing, to hear whether the connection lives."""
-    return select(literal_column("1"))

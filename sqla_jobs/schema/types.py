@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import cast
 
 from sqlalchemy import DateTime, Dialect
 from sqlalchemy.types import TypeDecorator
@@ -20,9 +21,8 @@ class UtcDateTime(TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        kind: type[object] = type(value)
-        if not issubclass(kind, datetime):
-            raise TypeError(f"an aware datetime is wanted, and this is a {kind.__name__}")
+        if not isinstance(cast("object", value), datetime):
+            raise TypeError(f"an aware datetime is wanted, and this is a {type(value).__name__}")
         if value.tzinfo is None:
             raise ValueError(f"naive datetime {value!r}: give it a zone, for example datetime(…, tzinfo=UTC)")
         return value.astimezone(UTC)

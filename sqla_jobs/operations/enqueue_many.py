@@ -1,0 +1,185 @@
+"""Enqueue many jobs: a statement for each batch, not for each job."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, overload
+
+from sqlalchemy.orm import Session, scoped_session
+
+from sqla_jobs.errors import EnqueueConflict, InvalidOption
+from sqla_jobs.operations.enqueue import (
+    CONFLICT_ROUNDS,
+    capabilities_of,
+    channel_for,
+    columns_of,
+    run_on,
+    wake_later,
+)
+from sqla_jobs.operations.registry import Jobs, NewJob
+from sqla_jobs.schema import statements
+from sqla_jobs.schema.dialects import as_rows
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+
+_KEYS_PER_READ = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What `enqueue_many` says of one input: the job's id, and whether it was there already."""
+
+    id: int
+    is_duplicate: bool
+
+
+@overload
+def enqueue_many(session: Session | scoped_session[Any], new_jobs: Iterable[NewJob[Any]], /) -> list[Enqueued]: ...
+@overload
+def enqueue_many(
+    session: AsyncSession | async_scoped_session[Any], new_jobs: Iterable[NewJob[Any]], /
+) -> Coroutine[Any, Any, list[Enqueued]]: ...
+def enqueue_many(session: object, new_jobs: Iterable[object], /) -> Any:
+    """Store many jobs (`handler.job(…)`), a statement for each thousand. Await it for an AsyncSession.
+
+    Gives one `Enqueued` for each input, in order. Keys are stored sorted, so that two such calls can't deadlock; of two
+    inputs with one key the first is stored.
+
+    :raises EnqueueConflict: a key's job kept vanishing
+    """
+    batch: list[Any] = []
+    for new_job in new_jobs:
+        if type(new_job) is not NewJob:
+            raise InvalidOption(
+                f"{new_job!r} is not a job to enqueue: write handler.job(…), with the handler's arguments"
+            )
+        batch.append(new_job)
+    return run_on(session, lambda sync: _store_many(sync, batch))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One input: its place, its key, and the values of its row by attribute of the model."""
+
+    position: int
+    key: str | None
+    values: dict[str, Any]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns that it sets: one statement inserts rows of the same ones."""
+        return frozenset(self.values)
+
+
+def _store_many(session: Session, new_jobs: Sequence[NewJob[Any]]) -> list[Enqueued]:
+    stored: dict[int, Enqueued] = {}
+    for jobs in dict.fromkeys(new_job.jobs for new_job in new_jobs):
+        rows = _rows(session, jobs, new_jobs)
+        stored.update(_store_unkeyed(session, jobs, [row for row in rows if row.key is None]))
+        stored.update(_store_keyed(session, jobs, [row for row in rows if row.key is not None]))
+        _tell(session, jobs, {new_job.queue for new_job in new_jobs if new_job.jobs is jobs})
+    return [stored[position] for position in range(len(new_jobs))]
+
+
+def _rows(session: Session, jobs: Jobs[Any], new_jobs: Sequence[NewJob[Any]]) -> list[_Row]:
+    mine = [(position, new_job) for position, new_job in enumerate(new_jobs) if new_job.jobs is jobs]
+    now = None
+    if any(new_job.options.delay is not None or new_job.options.run_at is not None for _, new_job in mine):
+        # Times that differ are told apart here, by the database's clock; else every row's is the statement's.
+        bind = {"mapper": jobs.table.mapper}
+        now = session.scalars(statements.current_time(jobs.table), bind_arguments=bind).one()
+    return [_Row(position, new_job.options.key, _values(new_job, now)) for position, new_job in mine]
+
+
+def _values(new_job: NewJob[Any], now: datetime | None) -> dict[str, Any]:
+    """Give the values of the row as the ORM's bulk insert wants them."""
+    table, options = new_job.jobs.table, new_job.options
+    columns = columns_of(new_job)
+    values = {table.mapper.get_property_by_column(table.table.c[name]).key: columns[name] for name in columns}
+    if now is not None and options.run_at is None:
+        values["run_at"] = now if options.delay is None else now + options.delay
+    return values
+
+
+def _store_unkeyed(session: Session, jobs: Jobs[Any], rows: list[_Row]) -> dict[int, Enqueued]:
+    can = capabilities_of(session, jobs)
+    stored: dict[int, Enqueued] = {}
+    for names in dict.fromkeys(row.names for row in rows):
+        batch = [row for row in rows if row.names == names]
+        common = _common(batch)
+        statement = statements.insert_jobs(jobs.table, can, common, has_keys=False, has_times="run_at" in names)
+        ids = sorted(session.scalars(statement, _parameters(batch, common)))
+        stored.update((row.position, Enqueued(new, is_duplicate=False)) for row, new in zip(batch, ids, strict=True))
+    return stored
+
+
+def _store_keyed(session: Session, jobs: Jobs[Any], rows: list[_Row]) -> dict[int, Enqueued]:
+    """Store the first row of each key, in the order of the keys: two such calls then wait in one direction."""
+    firsts: dict[str, _Row] = {}
+    for row in rows:
+        firsts.setdefault(row.key or "", row)
+    created: dict[str, int] = {}
+    found: dict[str, int] = {}
+    for _ in range(CONFLICT_ROUNDS):
+        open_keys = sorted(key for key in firsts if key not in created and key not in found)
+        if not open_keys:
+            break
+        created.update(_insert_keyed(session, jobs, [firsts[key] for key in open_keys]))
+        found.update(_read_keys(session, jobs, [key for key in open_keys if key not in created]))
+    ids = created | found
+    for key in firsts:
+        if key not in ids:
+            raise EnqueueConflict(key)
+    return {
+        row.position: Enqueued(ids[row.key or ""], is_duplicate=row.key in found or firsts[row.key or ""] is not row)
+        for row in rows
+    }
+
+
+def _insert_keyed(session: Session, jobs: Jobs[Any], rows: list[_Row]) -> Iterator[tuple[str, int]]:
+    can = capabilities_of(session, jobs)
+    for names, run in groupby(rows, key=lambda row: row.names):
+        batch = list(run)
+        common = _common(batch)
+        statement = statements.insert_jobs(jobs.table, can, common, has_keys=True, has_times="run_at" in names)
+        for inserted in session.execute(statement, _parameters(batch, common)):
+            yield inserted.idempotency_key, inserted.id
+
+
+def _read_keys(session: Session, jobs: Jobs[Any], keys: Sequence[str]) -> Iterator[tuple[str, int]]:
+    for start in range(0, len(keys), _KEYS_PER_READ):
+        rows = session.execute(
+            statements.by_key(jobs.table, list(keys[start : start + _KEYS_PER_READ])),
+            bind_arguments={"mapper": jobs.table.mapper},
+        )
+        yield from ((row.idempotency_key, row.id) for row in rows)
+
+
+def _common(rows: Sequence[_Row]) -> dict[str, Any]:
+    """Give what all rows have alike, so that it is sent once; never the key, by which answers are matched."""
+    first = rows[0].values
+    return {
+        name: value
+        for name, value in first.items()
+        if name not in {"idempotency_key", "payload"} and all(row.values[name] == value for row in rows)
+    }
+
+
+def _parameters(rows: Sequence[_Row], common: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.values.items() if name not in common} for row in rows]
+
+
+def _tell(session: Session, jobs: Jobs[Any], queues: set[str]) -> None:
+    can = capabilities_of(session, jobs)
+    channel = channel_for(session, jobs, can)
+    if channel is not None:
+        session.execute(
+            statements.notify(can, channel),
+            {"rows": as_rows([{"queue": queue} for queue in sorted(queues)])},
+            bind_arguments={"mapper": jobs.table.mapper},
+        )
+    wake_later(session, jobs, queues)
