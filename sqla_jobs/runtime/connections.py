@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -27,20 +28,30 @@ QUIET_LOOKS = 60
 
 
 def like(engine: Engine, **options: Any) -> Engine:
-    """Make an engine with a pool of its own and *engine*'s creator, connect arguments, events and execution options."""
-    clone = Engine(engine.pool.recreate(), engine.dialect, engine.url)
-    clone.update_execution_options(**(dict(engine.get_execution_options()) | options))
-    if capabilities(engine.dialect).begin_writing is None:
-        # Engine-level events live on the engine, not on its pool. Where we begin ourselves, the app's own `begin`
-        # listener (SQLAlchemy documents one for SQLite) would begin a second time.
-        clone.dispatch = clone.dispatch._join(engine.dispatch)  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue,reportUnknownMemberType]
+    """Make an engine with a pool of its own and *engine*'s creator, connect arguments, events and execution options.
+
+    :param options: execution options that take the place of the engine's
+    """
+    clone = _without_events(engine, **options)
+    # Engine-level events live on the engine, not on its pool. The clone's own come last: they set its isolation level.
+    clone.dispatch = engine.dispatch._join(clone.dispatch)  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue,reportUnknownMemberType]
+    clone._has_events = engine._has_events or clone._has_events  # pyright: ignore[reportPrivateUsage]
     return clone
 
 
 def machinery_engine(engine: Engine) -> Engine:
     """Make the engine for our own short transactions, from the app's."""
-    is_by_us = capabilities(engine.dialect).begin_writing is not None
-    return like(engine, isolation_level="AUTOCOMMIT" if is_by_us else "READ COMMITTED")
+    if capabilities(engine.dialect).begin_writing is None:
+        return like(engine, isolation_level="READ COMMITTED")
+    # Where we begin ourselves, the app's own `begin` listener (SQLAlchemy documents one for SQLite) would begin twice.
+    return _without_events(engine, isolation_level="AUTOCOMMIT")
+
+
+def _without_events(engine: Engine, **options: Any) -> Engine:
+    clone = Engine(engine.pool.recreate(), engine.dialect, engine.url)
+    # Before events are joined: to set an isolation level adds one, and a joined set takes none.
+    clone.update_execution_options(**(dict(engine.get_execution_options()) | options))
+    return clone
 
 
 class Opening:
@@ -151,7 +162,7 @@ class Connector:
             if not self._engine.dialect.is_async:
                 self._engine.dispose()
             elif self._loop is not None:
-                self._loop.run_until_complete(as_async(self._engine).dispose())
+                _run(self._loop, as_async(self._engine).dispose())
                 self._loop.close()
                 self._loop = None
 
@@ -162,7 +173,7 @@ class Connector:
                     return self._used(connection, use)
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-            return self._loop.run_until_complete(self._use_async(use))
+            return _run(self._loop, self._use_async(use))
 
     async def _use_async(self, use: Callable[[Connection], T]) -> T:
         async with as_async(self._engine).connect() as connection:
@@ -176,6 +187,16 @@ class Connector:
                 # A demoted server keeps its connections alive: only a new one finds the writable server.
                 connection.invalidate()
             raise
+
+
+def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run *work* on *loop*: in another thread if a loop of the app's runs in this one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return loop.run_until_complete(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(loop.run_until_complete, work).result()
 
 
 def as_async(engine: Engine) -> AsyncEngine:

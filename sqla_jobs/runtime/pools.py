@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import queue
 import threading
 from collections.abc import Callable, Coroutine
@@ -14,6 +15,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from sqla_jobs.runtime.holdings import Holding
+
+log = logging.getLogger("sqla_jobs.worker")
 
 
 class ThreadPool:
@@ -55,7 +58,8 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._context = contextvars.copy_context()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sqla_jobs loop", daemon=True)
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._main, name="sqla_jobs loop", daemon=True)
 
     def start(self) -> None:
         """Start the loop."""
@@ -85,8 +89,16 @@ class LoopThread:
 
     def stop(self, seconds: float) -> None:
         """End the loop, and close it if nothing blocks it."""
+        self._is_stopping = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(seconds)
-        if not self._thread.is_alive():
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
+
+    def _main(self) -> None:
+        while not self._is_stopping:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                # asyncio lets these two out when a task that a handler has started raises them.
+                log.warning("a task on the event loop raised %s; the loop goes on", type(error).__name__)
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()

@@ -63,7 +63,7 @@ class Reporter:
             for callback in self._jobs.callbacks(event.name):
                 try:
                     callback(event)
-                except Exception as error:  # noqa: BLE001  # the app's own; the next one is to be called all the same
+                except BaseException as error:  # noqa: BLE001  # the app's own; the next one is to be called all the same
                     text = describe(error, redact=self._jobs.redact)
                     log.warning("a callback for %r raised, for job %s:\n%s", event.name, event.job_id, text)
 

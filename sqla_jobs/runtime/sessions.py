@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from sqla_jobs.errors import InvalidSessions
 from sqla_jobs.runtime.connections import as_async, like
-from sqla_jobs.schema.dialects import is_in_memory, is_outage
+from sqla_jobs.schema.dialects import capabilities, is_in_memory, is_outage
 from sqla_jobs.schema.tables import JobTable
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ def _engine(make: Callable[[], Any], jobs: JobTable) -> Engine:
             "the session factory is bound to a Connection, and a worker needs connections of its own: bind it to the "
             "Engine. To run jobs inside a test's transaction, use sqla_jobs.testing.drain"
         )
-    if is_in_memory(bind.dialect, bind.url.database):
+    capabilities(bind.dialect)
+    if is_in_memory(bind.dialect, bind.url):
         raise InvalidSessions(
             "an in-memory SQLite database lives in one connection, and a worker needs several: use a file. To run "
             "jobs inside a test's transaction, use sqla_jobs.testing.drain"

@@ -97,7 +97,7 @@ class Worker:
     @property
     def is_healthy(self) -> bool:
         """Whether it runs and can go on: no part has failed, and not every slot is held by an overdue handler."""
-        return self._machinery is not None and self._fault is None
+        return self._machinery is not None and not self._machinery.has_ended and self._fault is None
 
     def start(self) -> None:
         """Start, in threads of its own. `with Worker(…)` does so, and stops it at the end.

@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    URL,
     BigInteger,
     ColumnElement,
     Dialect,
@@ -282,11 +283,13 @@ def check_server(dialect: Dialect) -> None:
         raise UnsupportedDatabase(f"the server is {can.name} {has}, and at least {needs} is needed; upgrade it")
 
 
-def is_in_memory(dialect: Dialect, database: str | None) -> bool:
+def is_in_memory(dialect: Dialect, url: URL) -> bool:
     """Tell whether the database lives inside one connection, so that no other can see it."""
     if dialect.name != "sqlite":
         return False
-    return not database or ":memory:" in database or "mode=memory" in database
+    database = url.database
+    is_named = "mode=memory" in (database or "") or url.query.get("mode") == "memory"
+    return not database or ":memory:" in database or is_named
 
 
 def as_rows(rows: Sequence[Mapping[str, object]]) -> str:
