@@ -27,30 +27,19 @@ QUIET_LOOKS = 60
 """Half a minute of silence: then a listener asks whether its connection still lives."""
 
 
-def like(engine: Engine, **options: Any) -> Engine:
-    """Make an engine with a pool of its own and *engine*'s creator, connect arguments, events and execution options.
-
-    :param options: execution options that take the place of the engine's
-    """
-    clone = _without_events(engine, **options)
-    # Engine-level events live on the engine, not on its pool. The clone's own come last: they set its isolation level.
-    clone.dispatch = engine.dispatch._join(clone.dispatch)  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue,reportUnknownMemberType]
+def like(engine: Engine) -> Engine:
+    """Make an engine with a pool of its own and *engine*'s creator, connect arguments, events and execution options."""
+    clone = _without_events(engine)
+    # Engine-level events live on the engine, not on its pool.
+    clone.dispatch = clone.dispatch._join(engine.dispatch)  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue,reportUnknownMemberType]
     clone._has_events = engine._has_events or clone._has_events  # pyright: ignore[reportPrivateUsage]
     return clone
 
 
-def machinery_engine(engine: Engine) -> Engine:
-    """Make the engine for our own short transactions, from the app's."""
-    if capabilities(engine.dialect).begin_writing is None:
-        return like(engine, isolation_level="READ COMMITTED")
-    # Where we begin ourselves, the app's own `begin` listener (SQLAlchemy documents one for SQLite) would begin twice.
-    return _without_events(engine, isolation_level="AUTOCOMMIT")
-
-
-def _without_events(engine: Engine, **options: Any) -> Engine:
+def _without_events(engine: Engine) -> Engine:
     clone = Engine(engine.pool.recreate(), engine.dialect, engine.url)
-    # Before events are joined: to set an isolation level adds one, and a joined set takes none.
-    clone.update_execution_options(**(dict(engine.get_execution_options()) | options))
+    # Before events are joined: an isolation level adds one, and a joined set takes none.
+    clone.update_execution_options(**engine.get_execution_options())
     return clone
 
 
@@ -83,15 +72,25 @@ class Connector:
 
     Works the same over an async engine, on a private event loop that runs only inside a call.
 
-    :param engine: one of its own, from `like` or `machinery_engine`
+    :param engine: one of its own, from `like`
+    :param isolation: of its connections; None leaves the engine's
     """
 
-    def __init__(self, engine: Engine, opening: Opening) -> None:
+    def __init__(self, engine: Engine, opening: Opening, *, isolation: str | None = None) -> None:
         self._engine = engine
         self._opening = opening
+        self._isolation = isolation
         self._can = capabilities(engine.dialect)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def of_app(cls, engine: Engine, opening: Opening) -> Connector:
+        """Make one for our own short transactions, from the app's engine."""
+        if capabilities(engine.dialect).begin_writing is None:
+            return cls(like(engine), opening, isolation="READ COMMITTED")
+        # Where we begin ourselves, the app's own `begin` listener (SQLAlchemy documents one for SQLite) would begin, too.
+        return cls(_without_events(engine), opening, isolation="AUTOCOMMIT")
 
     def connect(self) -> None:
         """Make the connection, if there is none."""
@@ -180,6 +179,9 @@ class Connector:
             return await connection.run_sync(self._used, use)
 
     def _used(self, connection: Connection, use: Callable[[Connection], T]) -> T:
+        if self._isolation is not None:
+            # On the connection, since the engine's own option is set by an event that comes after ours.
+            connection.execution_options(isolation_level=self._isolation)
         try:
             return use(connection)
         except DBAPIError as error:

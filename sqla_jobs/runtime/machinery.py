@@ -15,7 +15,7 @@ from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.failure import describe, mask
 from sqla_jobs.rules.registry import SessionKind
 from sqla_jobs.rules.settlement import Released
-from sqla_jobs.runtime.connections import Connector, Opening, like, machinery_engine
+from sqla_jobs.runtime.connections import Connector, Opening, like
 from sqla_jobs.runtime.dispatch import Dispatcher
 from sqla_jobs.runtime.execution import Execution
 from sqla_jobs.runtime.heartbeat import BEATS_PER_LEASE, Heartbeat
@@ -219,7 +219,7 @@ class Machinery:
         self._on_fault(f"every slot is held by a handler that ran past its timeout: {names}")
 
     def _connector(self) -> Connector:
-        connector = Connector(machinery_engine(self._sessions.engine), self._opening)
+        connector = Connector.of_app(self._sessions.engine, self._opening)
         self._connectors.append(connector)
         return connector
 
