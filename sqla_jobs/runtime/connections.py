@@ -89,7 +89,7 @@ class Connector:
         """Make one for our own short transactions, from the app's engine."""
         if capabilities(engine.dialect).begin_writing is None:
             return cls(like(engine), opening, isolation="READ COMMITTED")
-        # Where we begin ourselves, the app's own `begin` listener (SQLAlchemy documents one for SQLite) would begin, too.
+        # Where we begin ourselves, the app's own `begin` listener (SQLAlchemy documents one for SQLite) would, too.
         return cls(_without_events(engine), opening, isolation="AUTOCOMMIT")
 
     def connect(self) -> None:

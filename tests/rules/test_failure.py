@@ -23,7 +23,7 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
         if cause is not None:
             raise error from cause
         raise error
-    except BaseException as caught:
+    except type(error) as caught:
         assert password
         return caught
 
@@ -92,10 +92,11 @@ def test_describe_hides_statement_parameters_of_an_error_during_another() -> Non
         try:
             raise statement_error()
         except IntegrityError:
-            raise KeyError("card") from None or ValueError("in between")
+            raise KeyError("card")  # noqa: B904  # an error with a context and no cause is what is tested
     except KeyError as caught:
         text = describe(caught)
 
+    assert "INSERT INTO card" in text
     assert MARKER not in text
 
 
@@ -196,8 +197,8 @@ def test_storable_changes_only_what_cannot_be_stored(text: str) -> None:
 
     assert is_storable(stored)
     assert storable(stored) == stored
-    if is_storable_already := not any(letter == "\x00" or "\ud800" <= letter <= "\udfff" for letter in text):
-        assert stored == text or not is_storable_already
+    if not any(letter == "\x00" or "\ud800" <= letter <= "\udfff" for letter in text):
+        assert stored == text
 
 
 @given(text=anything, limit=st.integers(10, 200))

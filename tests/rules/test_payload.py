@@ -112,8 +112,8 @@ OrderId = NewType("OrderId", int)
 
 
 def label(each: object) -> str:
-    """Name a test's parameter; a huge int has no text."""
-    return "huge" if isinstance(each, int) and each > 2**99 else ascii(each)[:40]
+    """Name a test's parameter, the same in every process; a huge int has no text."""
+    return "huge" if isinstance(each, int) and each > 2**99 else ascii(each).partition(" at 0x")[0][:40]
 
 
 def nested(levels: int) -> list[object]:

@@ -192,7 +192,9 @@ def test_interrupted_once_too_often_ends_dead_with_the_reason() -> None:
     settlement = settled(Interrupted("connection lost"), lease)
 
     assert (settlement.event, settlement.status) == ("dead", JobStatus.DEAD)
-    assert settlement.error == f"refunded {REFUND_LIMIT} times for errors of the database; the last one: connection lost"
+    assert (
+        settlement.error == f"refunded {REFUND_LIMIT} times for errors of the database; the last one: connection lost"
+    )
 
 
 def test_interrupted_up_to_the_limit_is_refunded() -> None:
@@ -227,12 +229,13 @@ def test_error_text_is_bounded_and_keeps_its_end(error: str) -> None:
 
 
 delays = st.one_of(st.none(), st.timedeltas(ZERO, timedelta(days=3650)))
-leases = st.builds(
-    lambda attempt, more, refunds: replace(LEASE, attempt=attempt, max_attempts=attempt + more, refunds=refunds),
-    st.integers(1, 10_000),
-    st.integers(-3, 10_000),
-    st.integers(0, 2 * REFUND_LIMIT),
-)
+
+
+def lease_at(attempt: int, more: int, refunds: int) -> Lease:
+    return replace(LEASE, attempt=attempt, max_attempts=attempt + more, refunds=refunds)
+
+
+leases = st.builds(lease_at, st.integers(1, 10_000), st.integers(-3, 10_000), st.integers(0, 2 * REFUND_LIMIT))
 outcomes: dict[str, Callable[[timedelta | None], Outcome]] = {
     "returned": lambda _: Returned(1),
     "failed": lambda delay: Failed("boom", delay=delay),
@@ -249,7 +252,7 @@ outcomes: dict[str, Callable[[timedelta | None], Outcome]] = {
 def test_every_outcome_is_a_legal_move_with_sane_counts(
     name: str, lease: Lease, delay: timedelta | None, draw: float
 ) -> None:
-    """Whatever happens, the move is legal, no count is negative or jumps, and a job is ready only with attempts left."""
+    """Whatever happens, the move is legal, no count is negative or jumps, and ready means that attempts are left."""
     settlement = decide(lease, outcomes[name](delay), backoff=Backoff(), draw=draw)
 
     assert settlement.status in MOVES[JobStatus.RUNNING]
