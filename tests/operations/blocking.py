@@ -1,0 +1,33 @@
+"""Two transactions of which one waits for the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from sqlalchemy import text
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from sqlalchemy import Engine
+
+PATIENCE: Final = 20
+"""Seconds until a test that waits for another thread fails."""
+
+_LOOKS: Final = 10_000
+
+_BLOCKED = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+
+
+def until_blocked(engine: Engine, answer: Future[Any]) -> None:
+    """Return once a session of the database waits for a lock: PostgreSQL tells it to who asks, and to nobody else.
+
+    Fails if *answer* comes without a wait, or if there is none after thousands of looks.
+    """
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for _ in range(_LOOKS):
+            if connection.execute(_BLOCKED).scalar_one():
+                return
+            assert not answer.done(), "it did not wait for the other transaction"
+    pytest.fail("nobody waited for a lock")

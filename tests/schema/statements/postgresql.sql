@@ -1,0 +1,179 @@
+-- claim
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT %(param_1)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT %(param_2)s::INTEGER)),
+head AS
+(SELECT lane.queue AS queue, lane.type AS type
+FROM lane JOIN LATERAL (SELECT candidate.id AS id, candidate.run_at AS run_at
+FROM job AS candidate
+WHERE candidate.status = 'ready' AND candidate.queue = lane.queue AND candidate.type = lane.type AND candidate.run_at <= statement_timestamp() ORDER BY candidate.run_at, candidate.id
+ LIMIT %(limit)s::INTEGER) AS oldest ON true
+WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues]) ORDER BY oldest.run_at, oldest.id
+ LIMIT %(limit)s::INTEGER),
+share AS
+(SELECT head.queue AS queue, head.type AS type, count(*) AS wanted
+FROM head GROUP BY head.queue, head.type),
+first AS MATERIALIZED
+(SELECT anon_1.id AS id
+FROM share JOIN LATERAL (SELECT held.id AS id, held.run_at AS run_at
+FROM job AS held
+WHERE held.status = 'ready' AND held.queue = share.queue AND held.type = share.type AND held.run_at <= statement_timestamp() ORDER BY held.run_at, held.id
+ LIMIT share.wanted FOR NO KEY UPDATE SKIP LOCKED) AS anon_1 ON true
+ LIMIT %(limit)s::INTEGER),
+rest AS MATERIALIZED
+(SELECT anon_2.id AS id
+FROM lane JOIN LATERAL (SELECT other.id AS id, other.run_at AS run_at
+FROM job AS other
+WHERE other.status = 'ready' AND other.queue = lane.queue AND other.type = lane.type AND other.run_at <= statement_timestamp() AND other.id != ALL (array((SELECT first.id
+FROM first))) ORDER BY other.run_at, other.id
+ LIMIT %(limit)s::INTEGER - (SELECT count(*) AS count_1
+FROM first) FOR NO KEY UPDATE SKIP LOCKED) AS anon_2 ON true
+WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])
+ LIMIT %(limit)s::INTEGER - (SELECT count(*) AS count_1
+FROM first))
+ UPDATE job SET status='running', attempts=(job.attempts + %(attempts_1)s::INTEGER), claims=(job.claims + %(claims_1)s::INTEGER), locked_by=%(locked_by)s::VARCHAR, locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second'), started_at=statement_timestamp() WHERE job.id = ANY (array((SELECT first.id
+FROM first UNION ALL SELECT rest.id
+FROM rest))) RETURNING job.id, job.type, job.queue, job.payload AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, job.errors AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END AS anon_3;
+
+-- claim from every queue
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT %(param_1)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT %(param_2)s::INTEGER)),
+head AS
+(SELECT lane.queue AS queue, lane.type AS type
+FROM lane JOIN LATERAL (SELECT candidate.id AS id, candidate.run_at AS run_at
+FROM job AS candidate
+WHERE candidate.status = 'ready' AND candidate.queue = lane.queue AND candidate.type = lane.type AND candidate.run_at <= statement_timestamp() ORDER BY candidate.run_at, candidate.id
+ LIMIT %(limit)s::INTEGER) AS oldest ON true
+WHERE lane.type IN (__[POSTCOMPILE_types]) ORDER BY oldest.run_at, oldest.id
+ LIMIT %(limit)s::INTEGER),
+share AS
+(SELECT head.queue AS queue, head.type AS type, count(*) AS wanted
+FROM head GROUP BY head.queue, head.type),
+first AS MATERIALIZED
+(SELECT anon_1.id AS id
+FROM share JOIN LATERAL (SELECT held.id AS id, held.run_at AS run_at
+FROM job AS held
+WHERE held.status = 'ready' AND held.queue = share.queue AND held.type = share.type AND held.run_at <= statement_timestamp() ORDER BY held.run_at, held.id
+ LIMIT share.wanted FOR NO KEY UPDATE SKIP LOCKED) AS anon_1 ON true
+ LIMIT %(limit)s::INTEGER),
+rest AS MATERIALIZED
+(SELECT anon_2.id AS id
+FROM lane JOIN LATERAL (SELECT other.id AS id, other.run_at AS run_at
+FROM job AS other
+WHERE other.status = 'ready' AND other.queue = lane.queue AND other.type = lane.type AND other.run_at <= statement_timestamp() AND other.id != ALL (array((SELECT first.id
+FROM first))) ORDER BY other.run_at, other.id
+ LIMIT %(limit)s::INTEGER - (SELECT count(*) AS count_1
+FROM first) FOR NO KEY UPDATE SKIP LOCKED) AS anon_2 ON true
+WHERE lane.type IN (__[POSTCOMPILE_types])
+ LIMIT %(limit)s::INTEGER - (SELECT count(*) AS count_1
+FROM first))
+ UPDATE job SET status='running', attempts=(job.attempts + %(attempts_1)s::INTEGER), claims=(job.claims + %(claims_1)s::INTEGER), locked_by=%(locked_by)s::VARCHAR, locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second'), started_at=statement_timestamp() WHERE job.id = ANY (array((SELECT first.id
+FROM first UNION ALL SELECT rest.id
+FROM rest))) RETURNING job.id, job.type, job.queue, job.payload AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, job.errors AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END AS anon_3;
+
+-- next due
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT %(param_2)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT %(param_3)s::INTEGER))
+ SELECT CAST(EXTRACT(EPOCH FROM min(due.run_at)) AS DOUBLE PRECISION) - CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS anon_1
+FROM (SELECT (SELECT first_due.run_at
+FROM job AS first_due
+WHERE first_due.status = 'ready' AND first_due.queue = lane.queue AND first_due.type = lane.type ORDER BY first_due.run_at
+ LIMIT %(param_1)s::INTEGER) AS run_at
+FROM lane
+WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])) AS due;
+
+-- renew
+WITH held AS MATERIALIZED
+(SELECT job.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, claims INTEGER, locked_by VARCHAR) JOIN job ON job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by ORDER BY job.id FOR NO KEY UPDATE OF job SKIP LOCKED)
+ UPDATE job SET locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second') WHERE job.id = ANY (array((SELECT held.id
+FROM held))) RETURNING job.id, job.claims;
+
+-- held
+SELECT job.id, job.claims
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, claims INTEGER, locked_by VARCHAR) JOIN job ON job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by;
+
+-- settle
+UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN (statement_timestamp() + CAST(given.delay AS DOUBLE PRECISION) * INTERVAL '1 second') ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(CAST(given.errors AS JSONB), job.errors), result=CAST(given.result AS JSONB), lease_expirations=(job.lease_expirations + given.expired), last_lease_expired_at=CASE WHEN (given.expired > %(expired_1)s::INTEGER) THEN statement_timestamp() ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE statement_timestamp() END FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, claims INTEGER, locked_by VARCHAR, status VARCHAR, delay DOUBLE PRECISION, attempts INTEGER, refunds INTEGER, error TEXT, errors TEXT, result TEXT, expired INTEGER) WHERE job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by RETURNING job.id, job.claims;
+
+-- expired
+SELECT job.id, job.type, job.queue, job.payload AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, job.errors AS errors
+FROM job
+WHERE job.status = 'running' AND (job.locked_until <= statement_timestamp() OR job.locked_until IS NULL) ORDER BY job.locked_by, job.id
+ LIMIT %(limit)s::INTEGER FOR NO KEY UPDATE SKIP LOCKED;
+
+-- strays
+SELECT job.id, job.type, job.queue, job.payload AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, job.errors AS errors
+FROM job
+WHERE job.status = 'running' AND job.locked_by = %(locked_by)s::VARCHAR ORDER BY job.locked_by, job.id
+ LIMIT %(param_1)s::INTEGER;
+
+-- endings
+SELECT job.id, job.claims, job.status
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, claims INTEGER, locked_by VARCHAR) JOIN job ON job.id = given.id AND job.claims = given.claims AND (job.locked_by = given.locked_by OR job.locked_by IS NULL);
+
+-- current time
+SELECT statement_timestamp() AS anon_1;
+
+-- insert job
+INSERT INTO job (type, payload, queue, run_at, max_attempts, created_at) VALUES (%(new_type)s::VARCHAR, %(new_payload)s::JSONB, %(new_queue)s::VARCHAR, statement_timestamp(), %(new_max_attempts)s::INTEGER, statement_timestamp()) RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at, pg_notify(%(pg_notify_2)s::VARCHAR, job.queue) AS pg_notify_1;
+
+-- insert job with a delay
+INSERT INTO job (type, payload, queue, run_at, max_attempts, created_at) VALUES (%(new_type)s::VARCHAR, %(new_payload)s::JSONB, %(new_queue)s::VARCHAR, (statement_timestamp() + CAST(%(delay)s AS DOUBLE PRECISION) * INTERVAL '1 second'), %(new_max_attempts)s::INTEGER, statement_timestamp()) RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at;
+
+-- insert job at a time
+INSERT INTO job (type, payload, queue, run_at, max_attempts, created_at) VALUES (%(new_type)s::VARCHAR, %(new_payload)s::JSONB, %(new_queue)s::VARCHAR, %(new_run_at)s::TIMESTAMP WITH TIME ZONE, %(new_max_attempts)s::INTEGER, statement_timestamp()) RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at;
+
+-- insert job with a key
+INSERT INTO job (type, payload, queue, idempotency_key, run_at, max_attempts, created_at) VALUES (%(new_type)s::VARCHAR, %(new_payload)s::JSONB, %(new_queue)s::VARCHAR, %(new_idempotency_key)s::VARCHAR, statement_timestamp(), %(new_max_attempts)s::INTEGER, statement_timestamp()) ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at;
+
+-- insert jobs
+INSERT INTO job (type, run_at, created_at) VALUES (%(type)s::VARCHAR, statement_timestamp(), statement_timestamp()) RETURNING job.id;
+
+-- insert jobs with keys
+INSERT INTO job (type, run_at, created_at) VALUES (%(type)s::VARCHAR, statement_timestamp(), statement_timestamp()) ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING RETURNING job.id, job.idempotency_key;
+
+-- jobs by key
+SELECT job.idempotency_key, job.id
+FROM job
+WHERE job.idempotency_key IN (__[POSTCOMPILE_idempotency_key_1]);
+
+-- job by key
+SELECT job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at
+FROM job
+WHERE job.idempotency_key = %(idempotency_key_1)s::VARCHAR;
+
+-- ready of type
+SELECT job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at
+FROM job
+WHERE job.status = 'ready' AND job.type = %(type_1)s::VARCHAR ORDER BY job.id;
+
+-- notify
+SELECT pg_notify(%(pg_notify_2)s::VARCHAR, given.queue) AS pg_notify_1
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(queue VARCHAR);
+
+-- listen
+LISTEN "sqla_jobs:job";
