@@ -50,21 +50,19 @@ class Opening:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._dialect = engine.dialect
         self._lock = threading.Lock()
-        self._is_done = False
+        self.is_done = False
 
     def ensure(self, connector: Connector) -> None:
         """Have a connection made once, and refuse a server that is too old."""
-        if self._is_done:
+        if self.is_done:
             return
         with self._lock:
-            if not hasattr(self._engine.dialect, "default_isolation_level") and not self._engine.dialect.is_async:
-                # By the app's own pool, which makes the app's threads wait, too.
-                self._engine.connect().close()
-            connector.connect()
-            check_server(self._engine.dialect)
-            self._is_done = True
+            if not self.is_done:
+                connector.set_up()
+                check_server(self._dialect)
+                self.is_done = True
 
 
 class Connector:
@@ -92,9 +90,9 @@ class Connector:
         # Where we begin ourselves, the app's own `begin` listener (SQLAlchemy documents one for SQLite) would, too.
         return cls(_without_events(engine), opening, isolation="AUTOCOMMIT")
 
-    def connect(self) -> None:
-        """Make the connection, if there is none."""
-        self._connected(lambda connection: None)
+    def set_up(self) -> None:
+        """Connect, and see that the dialect knows its server."""
+        self._connected(_initialize)
 
     def run(self, operation: Callable[[Session], T], *, bounded: Executable | None = None) -> T:
         """Run *operation* in a short transaction and commit it. What it raises, or the commit, rolls it back.
@@ -179,7 +177,7 @@ class Connector:
             return await connection.run_sync(self._used, use)
 
     def _used(self, connection: Connection, use: Callable[[Connection], T]) -> T:
-        if self._isolation is not None:
+        if self._isolation is not None and self._opening.is_done:
             # On the connection, since the engine's own option is set by an event that comes after ours.
             connection.execution_options(isolation_level=self._isolation)
         try:
@@ -189,6 +187,12 @@ class Connector:
                 # A demoted server keeps its connections alive: only a new one finds the writable server.
                 connection.invalidate()
             raise
+
+
+def _initialize(connection: Connection) -> None:
+    # SQLAlchemy does it once, at the first connection of the app's pool or of a clone of it. The app may be just there.
+    if not hasattr(connection.dialect, "default_isolation_level"):
+        connection.dialect.initialize(connection)
 
 
 def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:

@@ -85,8 +85,14 @@ class Dispatcher:
         before = self._look.number
         self.wake()
         with self._looked:
-            is_done = self._looked.wait_for(lambda: self._look.number > before, timeout=seconds)
-        return self._look if is_done else None
+            self._looked.wait_for(lambda: self._look.number > before or self.is_draining, timeout=seconds)
+        return self._look if self._look.number > before else None
+
+    def drain(self) -> None:
+        """Claim no more."""
+        self.is_draining = True
+        with self._looked:
+            self._looked.notify_all()
 
     def tick(self) -> float:
         """Claim what can be started soon, and give the seconds until the next look."""

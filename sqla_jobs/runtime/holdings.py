@@ -130,6 +130,7 @@ class Holdings:
         """Start no more jobs: those that wait, and those offered from now on, are for `withdraw`."""
         with self._lock:
             self._is_closed = True
+            self._changed.notify_all()
 
     def _start(self) -> Holding:
         holding = self._waiting.popleft()
@@ -206,9 +207,10 @@ class Holdings:
         return not self._held and not self._running
 
     def wait_until_empty(self, seconds: float) -> bool:
-        """Wait until nothing is held, at most that long; give whether that is so."""
+        """Wait until nothing is held, at most that long, or until `close`; give whether nothing is."""
         with self._lock:
-            return self._changed.wait_for(lambda: self.is_empty, timeout=seconds)
+            self._changed.wait_for(lambda: self.is_empty or self._is_closed, timeout=seconds)
+            return self.is_empty
 
     def wait_until_idle(self, seconds: float) -> bool:
         """Wait until no handler runs, at most that long; give whether that is so."""

@@ -125,13 +125,17 @@ class Machinery:
         for name in queues:
             self.dispatcher.wake(name)
 
+    def end_claims(self) -> None:
+        """Claim no more jobs, and start none that wait."""
+        self.dispatcher.drain()
+        self.holdings.close()
+
     def drain(self, grace: timedelta) -> list[Holding]:
         """Claim no more, wait for the running handlers, cancel the async ones that are left; give what still runs.
 
         Heartbeats and settlements go on.
         """
-        self.dispatcher.is_draining = True
-        self.holdings.close()
+        self.end_claims()
         deadline = time.monotonic() + grace.total_seconds()
         for holding in self.holdings.withdraw():
             self._give_back(holding)

@@ -84,7 +84,7 @@ class Settler:
             except Exception:
                 # One by one until one goes through, the first last: a row that can't be written delays no other.
                 self._has_failed = True
-                self._batch.append(self._batch.pop(0))
+                self._batch = [*self._batch[1:], *self._batch[:1]]
                 raise
         return 0.0
 

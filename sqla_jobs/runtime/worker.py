@@ -231,6 +231,8 @@ class Worker:
 
     def _failed(self, fault: str) -> None:
         self._fault = self._fault or fault
+        if self._machinery is not None:
+            self._machinery.end_claims()
         if self._signals is not None:
             self._signals.stop()
 

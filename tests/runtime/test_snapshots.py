@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from sqla_jobs import current_job, enqueue_many
+from tests.engines import build_async_engine, build_engine
+from tests.runtime.app import SOON, App, MakeEngine, Note, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.runtime.app import Ear
+
+LEVELS = ["REPEATABLE READ", "SERIALIZABLE"]
+
+
+@pytest.fixture(params=LEVELS)
+def strict_app(request: pytest.FixtureRequest, postgresql_url: str) -> Iterator[App]:
+    """Give an app whose engine is stricter than READ COMMITTED."""
+    engine = build_engine(postgresql_url, isolation_level=request.param)
+    yield App(engine).create()
+    engine.dispose()
+
+
+def test_lease_when_a_snapshot_is_taken(strict_app: App) -> None:
+    """Before a handler's snapshot its lease is renewed to its timeout and one lease more."""
+    seen: list[timedelta] = []
+
+    @strict_app.jobs.handler(timeout=timedelta(minutes=30))
+    def look(session: Session) -> None:
+        row = current_job().load(session)
+        seen.append(row.locked_until - row.started_at)
+
+    strict_app.add(look)
+
+    strict_app.run(lease=timedelta(minutes=1))
+
+    assert timedelta(minutes=31) <= seen[0] < timedelta(minutes=32)
+    assert strict_app.heard() == ["done"]
+
+
+def test_handler_when_it_has_no_timeout(strict_app: App, ear: Ear) -> None:
+    """Where snapshots are taken, session handlers without a timeout get ten minutes, and the log says so."""
+    seen: list[timedelta | None] = []
+
+    @strict_app.jobs.handler
+    def endless(session: Session) -> None:
+        seen.append(current_job().remaining)
+
+    @strict_app.jobs.handler
+    def plain() -> None:
+        seen.append(current_job().remaining)
+
+    strict_app.add(endless)
+    strict_app.add(plain)
+
+    strict_app.run(concurrency=1)
+
+    assert seen[0] is not None
+    assert timedelta(minutes=9) < seen[0] <= timedelta(minutes=10)
+    assert seen[1] is None
+    warnings = ear.lines("needs a timeout", level=30)
+    assert len(warnings) == 1
+    assert "endless got 0:10:00" in warnings[0]
+    assert "plain" not in warnings[0]
+
+
+def test_backlog_when_sessions_take_snapshots(strict_app: App) -> None:
+    """Two workers over a backlog do each job once; a write that the database can't serialize is refunded."""
+    runs: Counter[str] = Counter()
+
+    @strict_app.jobs.handler(timeout=timedelta(minutes=1))
+    def write(session: Session, number: int) -> None:
+        session.execute(select(Note.id).limit(1))
+        session.add(Note(text=f"{number:03}"))
+        runs[f"{number:03}"] += 1
+
+    with strict_app.sessions.begin() as session:
+        enqueue_many(session, [write.job(number) for number in range(40)])
+
+    with strict_app.worker(), strict_app.worker():
+        names: list[str] = []
+        while names.count("done") < 40:
+            names.append(strict_app.hear_any())
+
+    rows = [strict_app.row(job) for job in range(1, 41)]
+    assert strict_app.notes() == sorted(runs)
+    assert len(runs) == 40
+    assert {(row.status, row.attempts) for row in rows} == {("done", 1)}
+    assert set(names) <= {"done", "interrupted"}
+    assert runs.total() == len(names) == 40 + sum(row.refunds for row in rows)
+
+
+def test_serialization_failure_when_handlers_conflict(strict_app: App) -> None:
+    """A handler that loses to a concurrent commit is interrupted, refunded, and runs again on a new snapshot."""
+    runs: list[None] = []
+
+    @strict_app.jobs.handler(max_attempts=1, timeout=timedelta(minutes=1))
+    def change(session: Session) -> None:
+        runs.append(None)
+        note = session.scalars(select(Note)).one()
+        if len(runs) == 1:
+            with strict_app.sessions.begin() as other:
+                other.scalars(select(Note)).one().text = "by another"
+        note.text = f"{note.text}, then run {len(runs)}"
+
+    with strict_app.sessions.begin() as session:
+        session.add(Note(text="fresh"))
+    job = strict_app.add(change)
+
+    strict_app.run(within=SOON)
+
+    row = strict_app.row(job)
+    assert strict_app.notes() == ["by another, then run 2"]
+    assert (row.status, row.attempts, row.refunds) == ("done", 1, 1)
+    assert strict_app.heard() == ["interrupted", "done"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_async_handler_when_a_snapshot_is_taken(postgresql_url: str, level: str, make_engine: MakeEngine) -> None:
+    """Async sessions above READ COMMITTED settle after heartbeats of others have come and gone."""
+    engine = make_engine(postgresql_url)
+    app = App(engine, async_engine=build_async_engine(postgresql_url, isolation_level=level)).create()
+    is_over = threading.Event()
+
+    @app.jobs.handler(timeout=timedelta(minutes=1))
+    async def write(session: AsyncSession) -> None:
+        session.add(Note(text="written"))
+        await session.flush()
+
+    @app.jobs.handler
+    def other() -> None:
+        wait_for(is_over)
+
+    job = app.add(write)
+    app.add(other)
+
+    with app.worker(lease=timedelta(seconds=1)):
+        assert app.hear("done").job_id == job
+        is_over.set()
+        app.hear("done")
+
+    assert app.notes() == ["written"]
