@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 FRAMES = 12
 """Innermost frames of a traceback that are kept."""
 
+_ADVERT = "(Background on this error at: "
+"""SQLAlchemy ends its messages with it; a reader looks there for the error."""
+
 _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
 
 
@@ -21,7 +24,8 @@ def describe(error: BaseException, *, redact: Callable[[str], str] | None = None
         # SQLAlchemy's StatementError prints the statement's parameters unless told otherwise.
         if getattr(link, "hide_parameters", None) is False:
             link.hide_parameters = True  # type: ignore[attr-defined]  # not every exception has it; this one does
-    text = "".join(traceback.format_exception(error, limit=-FRAMES, chain=True)).rstrip()
+    lines = "".join(traceback.format_exception(error, limit=-FRAMES, chain=True)).splitlines()
+    text = "\n".join(line for line in lines if _ADVERT not in line).rstrip()
     return _kept(text, error, redact)
 
 

@@ -99,17 +99,14 @@ class Connector:
 
         :param bounded: a statement that bounds waits for locks, said first
         """
-
-        def transact(connection: Connection) -> T:
-            with connection.begin():
-                for statement in (self._can.begin_writing, bounded):
-                    if statement is not None:
-                        connection.execute(statement)
-                with Session(bind=connection) as session:
-                    return operation(session)
-
+        first = [statement for statement in (self._can.begin_writing, bounded) if statement is not None]
         self._opening.ensure(self)
-        return self._connected(transact)
+        return self._connected(lambda connection: _transact(connection, first, operation))
+
+    def read(self, operation: Callable[[Session], T]) -> T:
+        """Run *operation*, which only reads: where one writer at a time is let in, it waits for none."""
+        self._opening.ensure(self)
+        return self._connected(lambda connection: _transact(connection, [], operation))
 
     def isolation_level(self) -> str:
         """Give the isolation level of this engine's connections."""
@@ -187,6 +184,14 @@ class Connector:
                 # A demoted server keeps its connections alive: only a new one finds the writable server.
                 connection.invalidate()
             raise
+
+
+def _transact(connection: Connection, first: list[Executable], operation: Callable[[Session], T]) -> T:
+    with connection.begin():
+        for statement in first:
+            connection.execute(statement)
+        with Session(bind=connection) as session:
+            return operation(session)
 
 
 def _initialize(connection: Connection) -> None:

@@ -143,7 +143,7 @@ class Dispatcher:
     def _is_due(self) -> bool:
         """Look for the next due time; give whether it has come."""
         is_idle = self._holdings.is_empty
-        due_in = self._connector.run(lambda session: leases.seconds_until_due(session, self._jobs.table, self._demand))
+        due_in = self._connector.read(lambda session: leases.seconds_until_due(session, self._jobs.table, self._demand))
         self._empty_looks += 1
         with self._looked:
             self._look = Look(self._look.number + 1, due_in, is_idle)
@@ -164,7 +164,7 @@ class Dispatcher:
         if time.monotonic() < self._strays_at:
             return
         held = self._holdings.keys()
-        strays = self._connector.run(
+        strays = self._connector.read(
             lambda session: leases.strays(session, self._jobs.table, locked_by=self._locked_by, held=held)
         )
         for lease in strays:

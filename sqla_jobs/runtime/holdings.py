@@ -212,10 +212,14 @@ class Holdings:
             self._changed.wait_for(lambda: self.is_empty or self._is_closed, timeout=seconds)
             return self.is_empty
 
-    def wait_until_idle(self, seconds: float) -> bool:
-        """Wait until no handler runs, at most that long; give whether that is so."""
+    def wait_until_idle(self, seconds: float, *, is_async: bool = False) -> bool:
+        """Wait until no handler runs (*is_async*: no async one), at most that long; give whether that is so."""
+
+        def is_idle() -> bool:
+            return not any(holding.spec.is_async or not is_async for holding in self._running.values())
+
         with self._lock:
-            return self._changed.wait_for(lambda: not self._running, timeout=max(0.0, seconds))
+            return self._changed.wait_for(is_idle, timeout=max(0.0, seconds))
 
     def wait_until_settled(self, seconds: float, *, and_running: bool = False) -> bool:
         """Wait until every ended handler's row is settled (*and_running*: every row), at most that long."""

@@ -66,7 +66,7 @@ class Machinery:
         self.has_ended = False
         self._connectors: list[Connector] = []
         self._opening = Opening(sessions.engine)
-        self._outage = Outage()
+        self._outage = Outage(settings.lease / BEATS_PER_LEASE)
         self._reporter = Reporter(jobs)
         self._threads = ThreadPool(settings.concurrency, self._run_and_follow)
         self._loop = LoopThread() if any(spec.is_async for spec in jobs.handlers) else None
@@ -140,12 +140,13 @@ class Machinery:
         for holding in self.holdings.withdraw():
             self._give_back(holding)
         self.holdings.wait_until_idle(deadline - time.monotonic())
-        for holding in self.holdings.running():
+        left = self.holdings.running()
+        for holding in left:
             holding.is_stopping = True
             if self._loop is not None and holding.task is not None:
                 self._loop.cancel(holding.task)
-        if self._loop is not None:
-            self.holdings.wait_until_idle(ASYNC_CANCEL)
+        if any(holding.spec.is_async for holding in left):
+            self.holdings.wait_until_idle(ASYNC_CANCEL, is_async=True)
         self.holdings.wait_until_settled(LAST_FLUSH)
         return self.holdings.running()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import math
 import random
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -23,6 +25,9 @@ from sqla_jobs.runtime.reporting import Reporter
 log = logging.getLogger("sqla_jobs.worker")
 
 OUTAGE_BACKOFF = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=3), jitter=0.5)
+
+PARTS_NOTICE = 5.0
+"""Seconds, beyond a beat, in which all parts of a worker have noticed an outage."""
 
 REAP_LIMIT = 100
 
@@ -48,22 +53,31 @@ class Alarm:
 
 
 class Outage:
-    """Whether the database is away, as all parts of a worker see it together: one warning, and one line at its end."""
+    """Whether the database is away, as all parts of a worker see it together: one warning for all of them.
 
-    def __init__(self) -> None:
+    :param beat: between two heartbeats. Tries come twice as often, so that after an outage live workers have renewed
+        before a reaper, which waits one beat, looks at their leases
+    """
+
+    def __init__(self, beat: timedelta) -> None:
+        self._longest_wait = beat.total_seconds() / 2
+        self._quiet = beat.total_seconds() + PARTS_NOTICE
         self._lock = threading.Lock()
         self._failures: dict[str, int] = {}
+        self._latest = -math.inf
 
     def begun(self, part: str, error: BaseException) -> float:
         """Take note of a failure, and give the seconds to wait before the next try."""
         with self._lock:
-            is_first = not self._failures
+            # Each part notices by itself, some only at their next beat: that is the same outage.
+            is_first = not self._failures and time.monotonic() > self._latest + self._quiet
+            self._latest = time.monotonic()
             failures = self._failures[part] = self._failures.get(part, 0) + 1
         if is_first:
             log.warning("the database does not serve the %s: %s; trying again", part, _first_line(error))
         else:
             log.debug("the database does not serve the %s: %s", part, _first_line(error))
-        return OUTAGE_BACKOFF.delay(failures, random.random()).total_seconds()
+        return min(self._longest_wait, OUTAGE_BACKOFF.delay(failures, random.random()).total_seconds())
 
     def ended(self, part: str) -> bool:
         """Take note that *part* is served, and give whether it was not before."""
@@ -143,7 +157,8 @@ class Reaper:
     def tick(self) -> float:
         """Reap what has expired; at the first tick, and after an outage, first let live workers renew."""
         if self._is_warned_off:
-            self._connector.run(lambda session: None)  # connects, or raises
+            # With locks, as a reap has them: a server that is read-only serves nobody's heartbeat yet.
+            self._connector.run(lambda session: leases.expired(session, self._jobs.table, limit=1))
             self._is_warned_off = False
             return self._beat
         try:
