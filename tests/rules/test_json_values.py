@@ -2,56 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from decimal import Decimal
-from enum import Enum, IntEnum
-from typing import Any
 from uuid import UUID
 
 import pytest
 
-from sqla_jobs.errors import PayloadError
-from sqla_jobs.rules.payload import Arguments
+from tests.rules.contracts import Rank, Shade, label, nested, refusal, round_trip, untyped
 
-
-class Shade(str, Enum):  # noqa: UP042 - the older spelling is what apps have
-    RED = "red"
-
-
-class Rank(IntEnum):
-    LOW = 1
-
-
-def handler(value: Any) -> None: ...
-
-
-del handler.__annotations__["value"]
-UNTYPED = Arguments(handler, name="handler", skip_first=False)
-
-
-def label(each: object) -> str:
-    """Name a test's parameter, the same in every process; a huge int has no text."""
-    return "huge" if isinstance(each, int) and each > 2**99 else ascii(each).partition(" at 0x")[0][:40]
-
-
-def nested(levels: int) -> list[object]:
-    value: list[object] = []
-    for _ in range(levels - 1):
-        value = [value]
-    return value
-
-
-def round_trip(value: object) -> Any:
-    """Send *value* through enqueue, the text in the database, and the worker."""
-    stored = json.dumps(UNTYPED.dump((value,), {}))
-    return UNTYPED.load(json.loads(stored))["value"]
-
-
-def refusal(value: object) -> PayloadError:
-    with pytest.raises(PayloadError) as caught:
-        UNTYPED.dump((value,), {})
-    return caught.value
+UNTYPED = untyped()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +37,7 @@ def refusal(value: object) -> PayloadError:
 )
 def test_untyped_value_that_json_would_change_is_refused(value: object, path: str) -> None:
     """Without an annotation only plain JSON passes, and the error names the path inside the argument."""
-    error = refusal(value)
+    error = refusal(UNTYPED, value)
 
     assert error.argument == path
     assert str(error).isprintable()
@@ -90,13 +49,13 @@ def test_nesting_over_the_limit_is_refused(levels: int, is_accepted: bool) -> No
     value = nested(levels)
 
     if is_accepted:
-        assert round_trip(value) == value
+        assert round_trip(UNTYPED, value) == value
     else:
-        assert "nests deeper than 64 levels" in str(refusal(value))
+        assert "nests deeper than 64 levels" in str(refusal(UNTYPED, value))
 
 
 def test_brackets_in_text_are_no_nesting() -> None:
     """Text full of brackets and of an escaped NUL is text."""
     value = "[{" * 500 + "\\u0000"
 
-    assert round_trip(value) == value
+    assert round_trip(UNTYPED, value) == value
