@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from sqlalchemy import Connection, MetaData
 from sqlalchemy.orm import Session, scoped_session
 
-from sqla_jobs.errors import WorkerError
+from sqla_jobs.errors import InvalidOption, WorkerError
 from sqla_jobs.operations import leases
 from sqla_jobs.operations.callers import unscoped
 from sqla_jobs.operations.registry import Handler, Jobs
@@ -81,8 +81,13 @@ def enqueued(
 
     :raises PayloadError: the handler has no such argument, or it can't have that value
     """
+    inner = unscoped(session)
+    if not isinstance(inner, Session):
+        raise InvalidOption(
+            "enqueued takes a Session: `await session.run_sync(lambda sync: enqueued(sync, handler, …))`"
+        )
     wanted = handler.spec.arguments.dump_some(arguments)
-    found = session.scalars(statements.ready_of_type(handler.jobs.table, handler.name)).unique()
+    found = inner.scalars(statements.ready_of_type(handler.jobs.table, handler.name)).unique()
     return [job for job in found if all(name in job.payload and job.payload[name] == wanted[name] for name in wanted)]
 
 
@@ -189,6 +194,11 @@ class _Drain:
         from sqlalchemy.ext.asyncio import AsyncSession
 
         return AsyncSession(bind=self._connection, join_transaction_mode="create_savepoint")
+
+    @property
+    def may_be_taken(self) -> bool:
+        """Say that there is nothing to prepare."""
+        return False
 
     def prepare(self, holding: Holding) -> None:
         """Do nothing: no heartbeat comes between."""

@@ -53,8 +53,11 @@ def enqueue(session: object, handler: object, /, *args: Any, **kwargs: Any) -> A
     :raises PayloadError: an argument is missing, unknown, of the wrong type, or can't be stored; nothing has happened
     :raises EnqueueConflict: the key's job kept vanishing
     """
+    if isinstance(handler, NewJob):
+        raise InvalidOption("enqueue takes a handler and its arguments; a handler.job(…) is for enqueue_many")
     if not isinstance(handler, Handler):
-        raise InvalidOption(f"{handler!r} is not a handler: decorate the function with @jobs.handler")
+        name = getattr(handler, "__name__", type(handler).__name__)
+        raise InvalidOption(f"{name} is not a handler: enqueue(session, handler, …), and a handler has @jobs.handler")
     new_job = cast("Handler[Any, ..., ..., Any]", handler).job(*args, **kwargs)
     return run_on(session, lambda sync: _store(sync, new_job))
 

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from sqlalchemy.orm import Session, scoped_session
 
@@ -43,7 +43,7 @@ def enqueue_many(session: Session | scoped_session[Any], new_jobs: Iterable[NewJ
 def enqueue_many(
     session: AsyncSession | async_scoped_session[Any], new_jobs: Iterable[NewJob[Any]], /
 ) -> Coroutine[Any, Any, list[Enqueued]]: ...
-def enqueue_many(session: object, new_jobs: Iterable[object], /) -> Any:
+def enqueue_many(session: object, new_jobs: object, /) -> Any:
     """Store many jobs (`handler.job(…)`), a statement for each thousand. Await it for an AsyncSession.
 
     Gives one `Enqueued` for each input, in order. Keys are stored sorted, so that two such calls can't deadlock; of two
@@ -52,7 +52,9 @@ def enqueue_many(session: object, new_jobs: Iterable[object], /) -> Any:
     :raises EnqueueConflict: a key's job kept vanishing
     """
     batch: list[Any] = []
-    for new_job in new_jobs:
+    if not isinstance(new_jobs, Iterable):
+        raise InvalidOption(f"enqueue_many takes a list of jobs, and got a {type(new_jobs).__name__}: [handler.job(…)]")
+    for new_job in cast("Iterable[object]", new_jobs):
         if type(new_job) is not NewJob:
             raise InvalidOption(
                 f"{new_job!r} is not a job to enqueue: write handler.job(…), with the handler's arguments"
@@ -160,12 +162,12 @@ def _read_keys(session: Session, jobs: Jobs[Any], keys: Sequence[str]) -> Iterat
 
 
 def _common(rows: Sequence[_Row]) -> dict[str, Any]:
-    """Give what all rows have alike, so that it is sent once; never the key, by which answers are matched."""
+    """Give what all rows have alike, so that it is sent once. Only of our columns: in the app's, 1 is not True."""
     first = rows[0].values
     return {
-        name: value
-        for name, value in first.items()
-        if name not in {"idempotency_key", "payload"} and all(row.values[name] == value for row in rows)
+        name: first[name]
+        for name in ("type", "queue", "max_attempts", "run_at")
+        if name in first and all(row.values[name] == first[name] for row in rows)
     }
 
 

@@ -190,12 +190,12 @@ def _instant(seconds: float | None) -> datetime | None:
 
 
 def _parsed(value: object) -> object:
-    """Give JSON as Python data; psycopg has done so already. Text that is no JSON gives None, which fits no handler."""
+    """Give JSON as Python data. Text that is no JSON, or too much for Python, gives None, which fits no handler."""
     if not isinstance(value, str | bytes):
-        return value
+        return None
     try:
-        return json.loads(value)
-    except ValueError:
+        return json.loads(value, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
         return None
 
 

@@ -206,6 +206,10 @@ class Jobs(Generic[J]):
         backoff: BackoffPolicy | None = None,
         aliases: Iterable[str] = (),
     ) -> Handler[J, ..., ..., Any]:
+        if not callable(function):
+            raise InvalidHandler(f"{function!r} is no function; options of a handler have names: queue=…, name=…")
+        if backoff is not None and not callable(backoff) and not isinstance(cast("object", backoff), Backoff):
+            raise InvalidOption(f"backoff is a Backoff or a function, and is a {type(backoff).__name__}")
         spec = inspect_handler(
             function,
             name=name,

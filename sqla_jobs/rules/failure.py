@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterator
+from typing import cast
 
 FRAMES = 12
 """Innermost frames of a traceback that are kept."""
 
-_ADVERT = "(Background on this error at: "
-"""SQLAlchemy ends its messages with it; a reader looks there for the error."""
+_ADVERTS = ("(Background on this error at: ", "[SQL parameters hidden due to hide_parameters=True]")
+"""SQLAlchemy ends its messages with these; a reader looks there for the error."""
 
 _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
 
@@ -20,20 +21,27 @@ def describe(error: BaseException, *, redact: Callable[[str], str] | None = None
 
     :param redact: the app's own filter, called last; when it raises, only the error's class is kept
     """
+    try:
+        text = _traceback(error)
+    except BaseException:  # noqa: BLE001  # an error that can't be printed must still be one that is stored
+        text = type(error).__name__
+    return _kept(text, error, redact)
+
+
+def _traceback(error: BaseException) -> str:
     for link in _chain(error):
         # SQLAlchemy's StatementError prints the statement's parameters unless told otherwise.
         if getattr(link, "hide_parameters", None) is False:
             link.hide_parameters = True  # type: ignore[attr-defined]  # not every exception has it; this one does
     lines = "".join(traceback.format_exception(error, limit=-FRAMES, chain=True)).splitlines()
-    text = "\n".join(line for line in lines if _ADVERT not in line).rstrip()
-    return _kept(text, error, redact)
+    return "\n".join(line for line in lines if not any(advert in line for advert in _ADVERTS)).rstrip()
 
 
 def reason(error: BaseException, *, redact: Callable[[str], str] | None = None) -> str:
     """Give what an error says, without its traceback: for those that a handler raises on purpose."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  # a broken __str__ of the app's must not lose the outcome
+    except BaseException:  # noqa: BLE001  # a broken __str__ of the app's must not lose the outcome
         text = "(it has no text)"
     return _kept(f"{type(error).__name__}: {text}", error, redact)
 
@@ -44,7 +52,7 @@ def _kept(text: str, error: BaseException, redact: Callable[[str], str] | None) 
         return text
     try:
         return storable(redact(text))
-    except Exception as broken:  # noqa: BLE001  # the app's own function; its failure must show nothing
+    except BaseException as broken:  # noqa: BLE001  # the app's own function; its failure must show nothing
         return f"{type(error).__name__} (its text is withheld: the redact function raised {type(broken).__name__})"
 
 
@@ -77,4 +85,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(link))
         yield link
-        links += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]
+        links += [link.__cause__, link.__context__]
+        if isinstance(link, BaseExceptionGroup):
+            links += cast("BaseExceptionGroup[BaseException]", link).exceptions

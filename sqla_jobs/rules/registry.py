@@ -178,7 +178,7 @@ def check_duration(what: str, value: object, *, most: timedelta, least: timedelt
 
 
 def _session_kind(function: Callable[..., Any], name: str, *, is_async: bool) -> SessionKind:
-    kind = _annotated_kind(function)
+    kind = _annotated_kind(function, name)
     if kind is SessionKind.SYNC and is_async:
         raise InvalidHandler(
             f"handler {name!r} is async def and takes a Session, which would block the event loop: "
@@ -192,11 +192,15 @@ def _session_kind(function: Callable[..., Any], name: str, *, is_async: bool) ->
     return kind
 
 
-def _annotated_kind(function: Callable[..., Any]) -> SessionKind:
-    parameters = list(inspect.signature(function).parameters.values())
-    if not parameters:
-        return SessionKind.NONE
-    annotation = parameters[0].annotation
+def _annotated_kind(function: Callable[..., Any], name: str) -> SessionKind:
+    kinds = [_kind(function, parameter) for parameter in inspect.signature(function).parameters.values()]
+    if any(kind is not SessionKind.NONE for kind in kinds[1:]):
+        raise InvalidHandler(f"handler {name!r}: the session comes first: `def {name}(session: Session, …)`")
+    return kinds[0] if kinds else SessionKind.NONE
+
+
+def _kind(function: Callable[..., Any], parameter: inspect.Parameter) -> SessionKind:
+    annotation: Any = parameter.annotation
     if isinstance(annotation, str):
         with contextlib.suppress(Exception):  # an annotation is any expression; one that fails is judged by its name
             annotation = resolve(function, annotation)

@@ -75,7 +75,7 @@ def delay_after(policy: BackoffPolicy, attempt: int, draw: float) -> Delay:
         return Delay(policy.delay(attempt, draw))
     try:
         delay = cast("object", policy(attempt))
-    except Exception as error:  # noqa: BLE001  # the app's own function: whatever it raises must not lose the attempt's record
+    except BaseException as error:  # noqa: BLE001  # the app's own function: whatever it raises must not lose the attempt's record
         return _fallback(attempt, draw, f"raised {type(error).__name__}")
     if not isinstance(delay, timedelta):
         return _fallback(attempt, draw, f"gave a {type(delay).__name__} and not a timedelta")

@@ -67,7 +67,12 @@ class Ends(Protocol):
 
 
 class Preparation(Protocol):
-    """What is done before a handler gets its session."""
+    """What is done before a handler gets its session, where sessions take snapshots."""
+
+    @property
+    def may_be_taken(self) -> bool:
+        """Whether there may be something to do."""
+        ...
 
     def prepare(self, holding: Holding) -> None:
         """Do it."""
@@ -145,7 +150,8 @@ class Execution:
                 value = await _watched(holding, lambda: spec.function(**arguments))
                 self._finish(holding, self._returned(value))
             else:
-                await asyncio.to_thread(self._snapshots.prepare, holding)
+                if self._snapshots.may_be_taken:
+                    await asyncio.to_thread(self._snapshots.prepare, holding)
                 session = opened = self._sessions.new_async()
                 value = await _watched(holding, lambda: spec.function(opened, **arguments))
                 await session.run_sync(self._complete, holding, value)
@@ -190,13 +196,15 @@ class Execution:
     def _conclude(self, holding: Holding, error: BaseException) -> None:
         """Have the end of an attempt that raised written, unless the row is no more ours, or says it already."""
         holding.is_left_alone = False
-        if isinstance(error, LeaseLost):
+        if holding.is_committing:
+            # After a rollback the row says whether the lease was lost, or the handler itself had changed it.
+            outcome = Failed(_CHANGED) if isinstance(error, LeaseLost) else self._outcome(holding, error)
+            self._doubtful.submit(holding, outcome, is_in_doubt=not isinstance(error, LeaseLost))
+        elif isinstance(error, LeaseLost):
             holding.is_lost = True
-            if holding.is_committing or self._holdings.begin_settling(holding):
+            if self._holdings.begin_settling(holding):
                 self._holdings.settled(holding)
                 self._tell_lost(holding)
-        elif holding.is_committing:
-            self._doubtful.submit(holding, self._outcome(holding, error), is_in_doubt=True)
         else:
             self._finish(holding, self._outcome(holding, error))
 
@@ -209,6 +217,12 @@ class Execution:
             self._reporter.tell("lease_lost", holding.lease, holding.ms)
 
     def _outcome(self, holding: Holding, error: BaseException) -> Outcome:
+        try:
+            return self._judge(holding, error)
+        except BaseException:  # noqa: BLE001  # whatever an error does when it is looked at, it is a failed attempt
+            return Failed(f"{type(error).__name__} (it can't be described)")
+
+    def _judge(self, holding: Holding, error: BaseException) -> Outcome:
         redact = self._jobs.redact
         match error:
             case Snooze():
@@ -223,10 +237,13 @@ class Execution:
                 return Released()
             case asyncio.CancelledError() if holding.is_timed_out:
                 return Failed(timed_out(holding))
-            case _ if is_infrastructure(error):
+            case _ if is_infrastructure(error, has_session=holding.spec.session is not SessionKind.NONE):
                 return Interrupted(describe(error, redact=redact))
             case _:
                 return Failed(describe(error, redact=redact))
+
+
+_CHANGED = "the handler has deleted its job's row, or changed the library's columns on it: nothing was committed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,10 +222,10 @@ class Holdings:
             return self._changed.wait_for(is_idle, timeout=max(0.0, seconds))
 
     def wait_until_settled(self, seconds: float, *, and_running: bool = False) -> bool:
-        """Wait until every ended handler's row is settled (*and_running*: every row), at most that long."""
+        """Wait until every end that is known is written (*and_running*: of all that is held), at most that long."""
 
         def is_settled() -> bool:
-            return not self._held if and_running else not (self._held.keys() - self._running.keys())
+            return not any(and_running or holding.is_settling for holding in self._held.values())
 
         with self._lock:
             return self._changed.wait_for(is_settled, timeout=max(0.0, seconds))

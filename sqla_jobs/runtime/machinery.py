@@ -35,6 +35,9 @@ log = logging.getLogger("sqla_jobs.worker")
 LAST_FLUSH = 5.0
 """Seconds that the last settlements may take, after the grace."""
 
+LAST_TICK = 2.0
+"""Seconds that all services together have to end; one whose statement hangs is left behind."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -71,8 +74,8 @@ class Machinery:
         self._threads = ThreadPool(settings.concurrency, self._run_and_follow)
         self._loop = LoopThread() if any(spec.is_async for spec in jobs.handlers) else None
         can = capabilities(sessions.engine.dialect)
-        self._settler = self._new_settler()
         self._doubtful = self._new_settler(limit=1, bounded=can.lock_timeout)
+        self._settler = self._new_settler(bounded=can.lock_timeout, aside=self._doubtful)
         self._heartbeat = self._new_heartbeat()
         probe = Connector(like(sessions.engine), self._opening) if can.has_row_locks else None
         unbounded = [spec.name for spec in jobs.handlers if spec.session is not SessionKind.NONE and not spec.timeout]
@@ -166,7 +169,8 @@ class Machinery:
                 part.stop()
         for service in self._services:
             service.stop()
-        still_alive = [service for service in self._services if not service.join(LAST_FLUSH)]
+        deadline = time.monotonic() + LAST_TICK
+        still_alive = [service for service in self._services if not service.join(deadline - time.monotonic())]
         self._threads.stop()
         if self._loop is not None:
             self._stop_loop(self._loop)
@@ -192,11 +196,17 @@ class Machinery:
 
     def _run_and_follow(self, holding: Holding) -> Holding | None:
         """Run a sync job; give the next one if it can go on in this thread."""
-        self._execution.run(holding)
+        try:
+            self._execution.run(holding)
+        except BaseException as error:  # noqa: BLE001  # a fault of ours, and never the end of a thread of the pool
+            self._fault("execution", error)
         return self._follow(holding)
 
     async def _run_on_loop(self, holding: Holding) -> None:
-        await self._execution.run_async(holding)
+        try:
+            await self._execution.run_async(holding)
+        except BaseException as error:  # noqa: BLE001  # as above
+            self._fault("execution", error)
         following = self._follow(holding)
         if following is not None:
             self._threads.put(following)
@@ -276,7 +286,7 @@ class Machinery:
         self._reaper = Reaper(self._jobs, self._connector(), self._reporter, beat=self.settings.lease / BEATS_PER_LEASE)
         warden = Warden(
             self.holdings,
-            self._settler,
+            self._doubtful,
             lease=self.settings.lease,
             give_back=self._give_back,
             on_stuck=self._stuck,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
+import re
 import threading
 from typing import Any
 
@@ -18,6 +20,8 @@ log = logging.getLogger("sqla_jobs.worker")
 _FAILURES = frozenset({"retried", "failed", "dead", "lease_lost", "lease_expired"})
 
 _LINE_BYTES = 300
+
+_NAMES_ERROR = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 
 
 class Reporter:
@@ -40,7 +44,8 @@ class Reporter:
         """Tell what is queued, at most that long, and end the thread."""
         if self._thread is not None:
             self._events.put(None)
-            self._thread.join(seconds)
+            if self._thread is not threading.current_thread():  # a callback may stop the worker
+                self._thread.join(seconds)
 
     def settled(self, settlement: Settlement, ms: float | None) -> None:
         """Tell how an attempt ended; a lease that ran out is told as such, too."""
@@ -54,7 +59,8 @@ class Reporter:
         """Log one line, and queue the event for its callbacks."""
         level = logging.WARNING if name in _FAILURES else logging.INFO
         if log.isEnabledFor(level):
-            _write(level, name, lease, ms, error)
+            with contextlib.suppress(Exception):  # a log filter of the app's own that raises
+                _write(level, name, lease, ms, error)
         if self._jobs.callbacks(name):
             self._events.put(JobEvent.of(name, lease, ms, error))
 
@@ -68,11 +74,17 @@ class Reporter:
                     log.warning("a callback for %r raised, for job %s:\n%s", event.name, event.job_id, text)
 
 
+def _headline(error: str) -> str:
+    """Give the line of an error text that names the error: the last that looks so; SQLAlchemy has more after it."""
+    lines = error.rstrip().splitlines() or [""]
+    return next((line for line in reversed(lines) if _NAMES_ERROR.match(line)), lines[-1])
+
+
 def _write(level: int, name: str, lease: Lease, ms: float | None, error: str | None) -> None:
     parts = [f"job {lease.id} {lease.type} {name}: attempt {lease.attempt} of {lease.max_attempts}"]
     if ms is not None:
         parts.append(f"{ms:.1f} ms")
     if error is not None:
-        parts.append(clip(error.rstrip().rpartition("\n")[2], _LINE_BYTES))
+        parts.append(clip(_headline(error), _LINE_BYTES))
     extra = {"job_id": lease.id, "job_type": lease.type, "job_event": name, "attempt": lease.attempt, "ms": ms}
     log.log(level, "%s", ", ".join(parts), extra=extra)

@@ -74,7 +74,11 @@ class Outage:
             self._latest = time.monotonic()
             failures = self._failures[part] = self._failures.get(part, 0) + 1
         if is_first:
-            log.warning("the database does not serve the %s: %s; trying again", part, _first_line(error))
+            log.warning(
+                "the database does not serve the %s: %s; trying again. If it lasts: is it up, and has it the tables?",
+                part,
+                _first_line(error),
+            )
         else:
             log.debug("the database does not serve the %s: %s", part, _first_line(error))
         return min(self._longest_wait, OUTAGE_BACKOFF.delay(failures, random.random()).total_seconds())
@@ -127,7 +131,7 @@ class Service:
 
     def join(self, seconds: float) -> bool:
         """Wait for the thread's end, at most that long; give whether it has ended."""
-        self._thread.join(seconds)
+        self._thread.join(max(0.0, seconds))
         return not self._thread.is_alive()
 
     def _loop(self) -> None:

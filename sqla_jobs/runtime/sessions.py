@@ -47,7 +47,8 @@ class Sessions:
         self._sync = _factory(sessions, "sessions")
         self._async = _factory(async_sessions, "async_sessions")
         self._loop_engines: dict[Any, Any] = {}
-        engines = [_engine(make, jobs) for make in (self._sync, self._async) if make is not None]
+        made = [(make, name) for make, name in ((self._sync, "sessions"), (self._async, "async_sessions")) if make]
+        engines = [_engine(make, name, jobs) for make, name in made]
         self._engines = tuple(dict.fromkeys(engines))
         # Its own object: two workers in one process each add and remove theirs.
         self._mark = partial(_mark)
@@ -106,9 +107,12 @@ class Sessions:
         return self._loop_engines[bind]
 
 
-def is_infrastructure(error: BaseException) -> bool:
-    """Tell whether a handler's error is the job database's fault: then the attempt is refunded."""
-    return isinstance(error, PoolTimeoutError) or getattr(error, _OUTAGE_MARK, False)
+def is_infrastructure(error: BaseException, *, has_session: bool) -> bool:
+    """Tell whether a handler's error is the job database's fault: then the attempt is refunded.
+
+    :param has_session: whether the handler had the job's session: a pool that is exhausted may be the app's own else
+    """
+    return (has_session and isinstance(error, PoolTimeoutError)) or vars(error).get(_OUTAGE_MARK, False)
 
 
 def _mark(context: ExceptionContext) -> None:
@@ -131,9 +135,13 @@ def _factory(sessions: Any, name: str) -> Any:
     return getattr(sessions, "session_factory", sessions)
 
 
-def _engine(make: Callable[[], Any], jobs: JobTable) -> Engine:
+def _engine(make: Callable[[], Any], name: str, jobs: JobTable) -> Engine:
     session = make()
     sync = getattr(session, "sync_session", session)
+    if (sync is session) is (name == "async_sessions"):
+        raise InvalidSessions(
+            f"{name} makes a {type(session).__name__}: sessions=… is for Session, async_sessions=… for AsyncSession"
+        )
     try:
         bind = sync.get_bind(mapper=jobs.mapper)
     except UnboundExecutionError as error:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.operations import leases
@@ -17,6 +18,7 @@ from sqla_jobs.rules.settlement import Outcome, Settlement, decide
 from sqla_jobs.runtime.connections import Connector
 from sqla_jobs.runtime.holdings import Holding, Holdings
 from sqla_jobs.runtime.reporting import Reporter
+from sqla_jobs.schema.dialects import is_lock_timeout
 from sqla_jobs.status import JobStatus
 
 LARGEST_FLUSH = 500
@@ -37,8 +39,12 @@ class _Entry:
 class Settler:
     """A queue of settlements, and the tick that writes them.
 
-    There are two: one for batches; one, with *limit* 1 and *bounded* waits, for rows that a commit in flight may still
-    have locked, so that such a row delays no other.
+    There are two: one for batches; and one, with *limit* 1, for rows that a commit in flight, or anybody, may have
+    locked. A batch that meets a locked row is left to the second, where such a row goes to the end, and delays no other
+    for long.
+
+    :param bounded: bounds the wait for a lock
+    :param aside: the second, for the first
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class Settler:
         *,
         limit: int = LARGEST_FLUSH,
         bounded: Executable | None = None,
+        aside: Settler | None = None,
         on_ready: Callable[[], None],
     ) -> None:
         self._jobs = jobs
@@ -58,6 +65,7 @@ class Settler:
         self._reporter = reporter
         self._limit = limit
         self._bounded = bounded
+        self._aside = aside
         self._on_ready = on_ready
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._batch: list[_Entry] = []
@@ -81,16 +89,37 @@ class Settler:
             try:
                 self._flush(self._batch[: 1 if self._has_failed else self._limit])
                 self._has_failed = False
+            except DBAPIError as error:
+                if error.orig is None or not is_lock_timeout(error.orig):
+                    self._set_back()
+                    raise
+                self._pass_over()
             except Exception:
-                # One by one until one goes through, the first last: a row that can't be written delays no other.
-                self._has_failed = True
-                self._batch = [*self._batch[1:], *self._batch[:1]]
+                self._set_back()
                 raise
         return 0.0
 
+    def _set_back(self) -> None:
+        """Go on one by one until one goes through, the first last: a row that can't be written delays no other."""
+        self._has_failed = True
+        self._batch = [*self._batch[1:], *self._batch[:1]]
+
+    def _pass_over(self) -> None:
+        """Leave a batch in which a row is locked to the second settler; there, try that row again after the others."""
+        if self._aside is None:
+            self._batch = [*self._batch[1:], *self._batch[:1]]
+            return
+        for entry in self._batch:
+            self._aside.take(entry)
+        self._batch = []
+
+    def take(self, entry: _Entry) -> None:
+        """Take over a settlement."""
+        self._queue.put(entry)
+
     def _gather(self) -> None:
         """Fill the batch: wait for the first settlement, then a little for others."""
-        while len(self._batch) < self._limit:
+        while len(self._batch) < LARGEST_FLUSH:
             try:
                 entry = self._queue.get(timeout=self._patience())
             except queue.Empty:

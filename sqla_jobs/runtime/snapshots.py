@@ -69,9 +69,14 @@ class Snapshots:
                 self._probe.close()
         return self._level in _SNAPSHOT_LEVELS
 
+    @property
+    def may_be_taken(self) -> bool:
+        """Whether they are, or nobody knows yet; this asks nobody."""
+        return self._probe is not None and (self._level is None or self._level in _SNAPSHOT_LEVELS)
+
     def tick(self) -> float:
         """Warn once, at the start, that handlers without a timeout get one."""
-        if self._unbounded and self.are_taken:
+        if self.are_taken and self._unbounded:
             log.warning(
                 "sessions are %s, so a handler with a session needs a timeout: %s got %s",
                 self._level,

@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from sqlalchemy import URL
 from sqlalchemy.orm import Session
@@ -70,6 +70,8 @@ class Worker:
         listen: str | URL | bool | None = None,
         name: str | None = None,
     ) -> None:
+        if not isinstance(cast("object", jobs), Jobs):
+            raise InvalidOption(f"a worker takes a Jobs first, and got a {type(jobs).__name__}: Worker(jobs, …)")
         self.jobs = jobs
         self._pid = os.getpid()
         self._sessions = Sessions(jobs.table, sessions, async_sessions)
@@ -180,6 +182,8 @@ class Worker:
         machinery.start()
         queues = "all queues" if self._settings.queues is None else f"queues {', '.join(self._settings.queues)}"
         log.info("worker %s serves %s, %s at a time", self.name, queues, self._settings.concurrency)
+        if not self.jobs.handlers.names:
+            log.warning("worker %s knows no handlers: import the modules that have them before it starts", self.name)
         return machinery
 
     def _run(self, signals: Signals) -> None:

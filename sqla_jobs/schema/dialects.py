@@ -239,7 +239,7 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_rising_ids=False,
         has_notify=True,
         begin_writing=None,
-        lock_timeout=text("SET LOCAL lock_timeout = '2s'"),
+        lock_timeout=text("SET LOCAL lock_timeout = '500ms'"),
     ),
     _Sqlite(
         name="sqlite",
@@ -304,6 +304,8 @@ _OUTAGE_TEXTS = ("database is locked", "database table is locked", "database sch
 
 _READ_ONLY_STATE = "25006"
 
+_LOCK_TIMEOUT_STATE = "55P03"
+
 
 def is_outage(error: BaseException) -> bool:
     """Tell whether a driver's error says that the database, and not the statement, is the trouble."""
@@ -316,6 +318,11 @@ def is_outage(error: BaseException) -> bool:
 def is_read_only(error: BaseException) -> bool:
     """Tell whether the server has become a read-only one: its connections are of no use, though they are alive."""
     return _state(error) == _READ_ONLY_STATE
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Tell whether a row stayed locked for longer than `Capabilities.lock_timeout` lets a statement wait."""
+    return _state(error) == _LOCK_TIMEOUT_STATE
 
 
 def _state(error: BaseException) -> str | None:

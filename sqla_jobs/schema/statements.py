@@ -27,9 +27,9 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
-    type_coerce,
     update,
 )
+from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.schema.dialects import Capabilities, durably, epoch, later, stored_json
@@ -130,8 +130,8 @@ def _lease_columns(jobs: JobTable) -> list[ColumnElement[Any]]:
         c.id,
         c.type,
         c.queue,
-        # As text where the driver gives text: one row whose JSON is none would fail the whole batch.
-        type_coerce(c.payload, Text()).label("payload"),
+        # As text: one row whose JSON is none, or that the driver can't load, would fail the whole batch.
+        cast_to(c.payload, Text()).label("payload"),
         c.attempts,
         c.max_attempts,
         c.refunds,
@@ -140,7 +140,7 @@ def _lease_columns(jobs: JobTable) -> list[ColumnElement[Any]]:
         # As numbers, for the same reason: no driver loads 'infinity'.
         epoch(c.started_at).label("started_at"),
         epoch(c.slot).label("slot"),
-        type_coerce(c.errors, Text()).label("errors"),
+        cast_to(c.errors, Text()).label("errors"),
     ]
 
 

@@ -106,12 +106,13 @@ def test_session_kind_is_read_when_the_other_annotations_do_not_resolve() -> Non
     assert spec_of(handler).session is SessionKind.SYNC
 
 
-def test_session_that_is_not_first_is_an_argument() -> None:
-    """Only the first parameter can be the session."""
+def test_session_that_is_not_first_is_refused() -> None:
+    """A session in another place would be asked for as an argument: the error says where it goes."""
 
     def handler(order_id: int, session: Session) -> None: ...
 
-    assert spec_of(handler).session is SessionKind.NONE
+    with pytest.raises(InvalidHandler, match="the session comes first"):
+        spec_of(handler)
 
 
 def test_handler_is_named_for_its_function_unless_a_name_is_given() -> None:

@@ -40,7 +40,7 @@ WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_que
 FROM first))
  UPDATE job SET status='running', attempts=(job.attempts + %(attempts_1)s::INTEGER), claims=(job.claims + %(claims_1)s::INTEGER), locked_by=%(locked_by)s::VARCHAR, locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second'), started_at=statement_timestamp() WHERE job.id = ANY (array((SELECT first.id
 FROM first UNION ALL SELECT rest.id
-FROM rest))) RETURNING job.id, job.type, job.queue, job.payload AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, job.errors AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END AS anon_3;
+FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END AS anon_3;
 
 -- claim from every queue
 WITH RECURSIVE lane(queue, type) AS
@@ -84,7 +84,7 @@ WHERE lane.type IN (__[POSTCOMPILE_types])
 FROM first))
  UPDATE job SET status='running', attempts=(job.attempts + %(attempts_1)s::INTEGER), claims=(job.claims + %(claims_1)s::INTEGER), locked_by=%(locked_by)s::VARCHAR, locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second'), started_at=statement_timestamp() WHERE job.id = ANY (array((SELECT first.id
 FROM first UNION ALL SELECT rest.id
-FROM rest))) RETURNING job.id, job.type, job.queue, job.payload AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, job.errors AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END AS anon_3;
+FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END AS anon_3;
 
 -- next due
 WITH RECURSIVE lane(queue, type) AS
@@ -120,13 +120,13 @@ FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, clai
 UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN (statement_timestamp() + CAST(given.delay AS DOUBLE PRECISION) * INTERVAL '1 second') ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(CAST(given.errors AS JSONB), job.errors), result=CAST(given.result AS JSONB), lease_expirations=(job.lease_expirations + given.expired), last_lease_expired_at=CASE WHEN (given.expired > %(expired_1)s::INTEGER) THEN statement_timestamp() ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE statement_timestamp() END FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, claims INTEGER, locked_by VARCHAR, status VARCHAR, delay DOUBLE PRECISION, attempts INTEGER, refunds INTEGER, error TEXT, errors TEXT, result TEXT, expired INTEGER) WHERE job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by RETURNING job.id, job.claims;
 
 -- expired
-SELECT job.id, job.type, job.queue, job.payload AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, job.errors AS errors
+SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors
 FROM job
 WHERE job.status = 'running' AND (job.locked_until <= statement_timestamp() OR job.locked_until IS NULL) ORDER BY job.locked_by, job.id
  LIMIT %(limit)s::INTEGER FOR NO KEY UPDATE SKIP LOCKED;
 
 -- strays
-SELECT job.id, job.type, job.queue, job.payload AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, job.errors AS errors
+SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors
 FROM job
 WHERE job.status = 'running' AND job.locked_by = %(locked_by)s::VARCHAR ORDER BY job.locked_by, job.id
  LIMIT %(param_1)s::INTEGER;

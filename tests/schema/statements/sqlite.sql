@@ -16,7 +16,7 @@ FROM job AS due
 WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
  LIMIT ? OFFSET ?)
 WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues]) ORDER BY candidate.run_at, candidate.id
- LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, payload AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, errors AS errors, round((julianday(run_at) - 2440587.5) * 86400.0, 3) AS due, NULL AS anon_1;
+ LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, round((julianday(run_at) - 2440587.5) * 86400.0, 3) AS due, NULL AS anon_1;
 
 -- claim from every queue
 WITH RECURSIVE lane(queue, type) AS
@@ -36,7 +36,7 @@ FROM job AS due
 WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
  LIMIT ? OFFSET ?)
 WHERE lane.type IN (__[POSTCOMPILE_types]) ORDER BY candidate.run_at, candidate.id
- LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, payload AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, errors AS errors, round((julianday(run_at) - 2440587.5) * 86400.0, 3) AS due, NULL AS anon_1;
+ LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, round((julianday(run_at) - 2440587.5) * 86400.0, 3) AS due, NULL AS anon_1;
 
 -- next due
 WITH RECURSIVE lane(queue, type) AS
@@ -75,13 +75,13 @@ UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) T
 FROM json_each(?) AS "each") AS given WHERE job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
 
 -- expired
-SELECT job.id, job.type, job.queue, job.payload AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, job.errors AS errors
+SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(job.errors AS TEXT) AS errors
 FROM job
 WHERE job.status = 'running' AND (job.locked_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now') OR job.locked_until IS NULL) ORDER BY job.locked_by, job.id
  LIMIT ? OFFSET ?;
 
 -- strays
-SELECT job.id, job.type, job.queue, job.payload AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, job.errors AS errors
+SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(job.errors AS TEXT) AS errors
 FROM job
 WHERE job.status = 'running' AND job.locked_by = ? ORDER BY job.locked_by, job.id
  LIMIT ? OFFSET ?;
