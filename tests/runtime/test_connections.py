@@ -258,6 +258,8 @@ def test_pool_when_connections_are_not_pooled(database_url: str, make_engine: Ma
 
     busy(app, lambda: None)
 
+    assert set(app.statuses()) == {"done"}
+
 
 def test_dialect_when_the_app_is_just_setting_it_up(async_url: str, make_engine: MakeEngine) -> None:
     """A worker may start while the app makes the first connection of its async engine, on a loop of its own."""

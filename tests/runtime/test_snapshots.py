@@ -95,7 +95,8 @@ def test_backlog_when_sessions_take_snapshots(strict_app: App) -> None:
     assert strict_app.notes() == sorted(runs)
     assert len(runs) == 40
     assert {(row.status, row.attempts) for row in rows} == {("done", 1)}
-    assert set(names) <= {"done", "interrupted"}
+    # Released: claimed ahead of the slots, and given back after a second's wait for one on a slow machine.
+    assert set(names) <= {"done", "interrupted", "released"}
     assert runs.total() == len(names) == 40 + sum(row.refunds for row in rows)
 
 

@@ -122,9 +122,11 @@ def test_retry_when_its_backoff_is_over(app: App) -> None:
             raise RuntimeError("once")
 
     with app.worker(poll_interval=LONG):
-        app.add(fail_once)
+        job = app.add(fail_once)
         app.hear("retried")
         app.hear("done")
+
+    assert app.row(job).attempts == 2
 
 
 def test_notify_when_another_process_commits(pg_app: App) -> None:
