@@ -97,7 +97,9 @@ def test_backlog_when_sessions_take_snapshots(strict_app: App) -> None:
     assert {(row.status, row.attempts) for row in rows} == {("done", 1)}
     # Released: claimed ahead of the slots, and given back after a second's wait for one on a slow machine.
     assert set(names) <= {"done", "interrupted", "released"}
-    assert runs.total() == len(names) == 40 + sum(row.refunds for row in rows)
+    interrupted = names.count("interrupted")
+    assert interrupted == sum(row.refunds for row in rows)
+    assert 40 <= runs.total() <= 40 + interrupted
 
 
 def test_serialization_failure_when_handlers_conflict(strict_app: App) -> None:
