@@ -167,8 +167,10 @@ class Dispatcher:
         strays = self._connector.read(
             lambda session: leases.strays(session, self._jobs.table, locked_by=self._locked_by, held=held)
         )
+        known = self._jobs.handlers.names
         for lease in strays:
-            self._give_back(self._held(lease, time.monotonic()))
+            if lease.type in known:  # else somebody has renamed it: the reaper gives it back, when its lease is over
+                self._give_back(self._held(lease, time.monotonic()))
         self._strays_at = time.monotonic() + self._lease.total_seconds() / BEATS_PER_LEASE
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +73,8 @@ class Machinery:
         self._outage = Outage(settings.lease / BEATS_PER_LEASE)
         self._reporter = Reporter(jobs)
         self._threads = ThreadPool(settings.concurrency, self._run_and_follow)
-        self._loop = LoopThread() if any(spec.is_async for spec in jobs.handlers) else None
+        self._loop: LoopThread | None = None
+        self._making_loop = threading.Lock()
         can = capabilities(sessions.engine.dialect)
         self._doubtful = self._new_settler(limit=1, bounded=can.lock_timeout)
         self._settler = self._new_settler(bounded=can.lock_timeout, aside=self._doubtful)
@@ -104,8 +106,6 @@ class Machinery:
         self._sessions.watch()
         self._reporter.start()
         self._threads.start()
-        if self._loop is not None:
-            self._loop.start()
         for service in self._services:
             service.start()
 
@@ -189,10 +189,18 @@ class Machinery:
 
     def _start(self, holding: Holding) -> None:
         """Run a claimed job where its handler runs. It has its slot."""
-        if holding.spec.is_async and self._loop is not None:
-            self._loop.spawn(lambda: self._run_on_loop(holding))
+        if holding.spec.is_async:
+            self._started_loop().spawn(lambda: self._run_on_loop(holding))
         else:
             self._threads.put(holding)
+
+    def _started_loop(self) -> LoopThread:
+        """Give the event loop; it is made for the first async job, of a handler that may be younger than the worker."""
+        with self._making_loop:
+            if self._loop is None:
+                self._loop = LoopThread()
+                self._loop.start()
+            return self._loop
 
     def _run_and_follow(self, holding: Holding) -> Holding | None:
         """Run a sync job; give the next one if it can go on in this thread."""

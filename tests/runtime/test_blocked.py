@@ -13,7 +13,7 @@ from sqlalchemy import text, update
 from sqlalchemy.orm import Session
 
 from sqla_jobs import Retry, current_job
-from sqla_jobs.schema.dialects import stored_json
+from sqla_jobs.schema.dialects import db_now, later, stored_json
 from tests.runtime.app import App, Job, Note, wait_for
 
 
@@ -180,3 +180,38 @@ def test_worker_when_a_log_filter_raises(app: App) -> None:
         logger.removeFilter(refuse)
 
     assert app.statuses() == ["done"]
+
+
+def test_async_handler_when_it_is_registered_after_the_start(app: App) -> None:
+    """A handler that comes later than its worker runs as any other, on the event loop."""
+    with app.worker():
+
+        @app.jobs.handler
+        async def late() -> str:
+            return "ran"
+
+        job = app.add(late)
+        app.hear("done")
+
+    assert app.row(job).result == "ran"
+
+
+def test_stray_when_its_type_is_unknown(app: App) -> None:
+    """A running row that bears the worker's name and a type that nobody knows is left to the reaper."""
+
+    @app.jobs.handler
+    def work() -> None: ...
+
+    strange = app.add(work)
+    with app.engine.begin() as connection:
+        connection.execute(update(Job).where(Job.id == strange).values(queue="elsewhere"))
+    worker = app.worker(queues=["default"])
+    with app.engine.begin() as connection:
+        values = {"status": "running", "type": "renamed", "locked_by": worker.name, "claims": 1}
+        connection.execute(update(Job).where(Job.id == strange).values(locked_until=later(db_now(), 3600), **values))
+    with worker:
+        app.add(work)
+        app.hear("done")
+        assert worker.is_healthy
+
+    assert app.statuses() == ["running", "done"]
