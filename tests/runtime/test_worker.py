@@ -296,13 +296,16 @@ def test_run_until_idle_when_the_worker_fails(pg_app: App, ear: Ear) -> None:
 def test_threads_when_the_worker_has_stopped(app: App) -> None:
     """A worker that has stopped leaves no thread behind."""
     seen: set[str] = set()
+    awaited_runs = threading.Event()
 
     @app.jobs.handler
     def plain() -> None:
+        wait_for(awaited_runs)  # the loop is made for the first async job
         seen.update(thread.name for thread in our_threads())
 
     @app.jobs.handler
-    async def awaited() -> None: ...
+    async def awaited() -> None:
+        awaited_runs.set()
 
     app.add(plain)
     app.add(awaited)
