@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -10,20 +11,27 @@ from typing import Any, Self
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
+_STOP = 0
+"""A byte that is the number of no signal."""
+
 
 class Signals:
     """Handles signals while it is entered, in the main thread; elsewhere it only waits for `stop`.
 
-    A pipe, and not an Event: a signal handler may run while its own thread holds the Event's lock.
+    A pipe, and not an Event: a signal handler may run while its own thread holds the Event's lock. Python writes the
+    signal's number to it at once, whichever thread it hits: the handler itself runs only when the main thread does.
     """
 
     def __init__(self) -> None:
         self._received = 0
         self._former: dict[int, Any] = {}
+        self._former_wakeup = -1
         self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
+            self._former_wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
             for number in _STOPPING:
                 self._former[number] = signal.signal(number, self._receive)
         return self
@@ -33,16 +41,21 @@ class Signals:
     ) -> None:
         for number, former in self._former.items():
             signal.signal(number, former)
+        if self._former:
+            signal.set_wakeup_fd(self._former_wakeup)
         os.close(self._reader)
         os.close(self._writer)
 
     def wait(self) -> None:
         """Wait for a signal, or for `stop`."""
-        os.read(self._reader, 1)
+        # Signals that the app handles are written, too.
+        while not {_STOP, *_STOPPING} & {*os.read(self._reader, 512)}:
+            pass
 
     def stop(self) -> None:
         """End the wait, from any thread."""
-        os.write(self._writer, b".")
+        with contextlib.suppress(BlockingIOError):  # full: the wait is over as it is
+            os.write(self._writer, bytes([_STOP]))
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self._received += 1

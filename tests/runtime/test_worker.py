@@ -179,6 +179,29 @@ def test_run_when_it_is_stopped_by_a_signal(app: App) -> None:
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
+def test_run_when_a_signal_hits_another_thread(app: App) -> None:
+    """A signal ends the wait whichever thread it hits, and however close to the wait; the app's own signals don't."""
+    usr1: list[int] = []
+    former = signal.signal(signal.SIGUSR1, lambda number, _frame: usr1.append(number))
+
+    @app.jobs.handler
+    def first() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    @app.jobs.handler
+    def last() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    app.add(first)
+    app.add(last.using(delay=timedelta(milliseconds=200)))
+
+    app.worker().run()
+
+    signal.signal(signal.SIGUSR1, former)
+    assert app.statuses() == ["done", "done"]
+    assert usr1 == [signal.SIGUSR1]
+
+
 def test_run_when_it_is_stopped_from_another_thread(app: App) -> None:
     """`stop` from a handler or another thread makes `run` return, also when `run` is not in the main thread."""
 
