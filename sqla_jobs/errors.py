@@ -9,7 +9,9 @@
     │   ├── InvalidSessions       the session factory cannot serve a worker
     │   └── UnsupportedDatabase   the server or library is too old, or of a kind not served
     ├── UnknownHandler            no handler of that name (also a LookupError)
+    ├── UnknownSchedule           no schedule of that name (also a LookupError)
     ├── InvalidOption             a key, time, queue, column or number (also a ValueError)
+    │   └── InvalidSchedule       cron text, a time zone, or another part of a schedule
     ├── PayloadError              an argument that is wrong or cannot be stored (also TypeError, ValueError)
     │   └── PayloadTooLarge
     ├── EnqueueConflict           the key kept appearing and vanishing; try the transaction again
@@ -56,8 +58,20 @@ class UnknownHandler(SqlaJobsError, LookupError):
     """No handler is registered under that name."""
 
 
+class UnknownSchedule(SqlaJobsError, LookupError):
+    """The table has no schedule of that name."""
+
+
 class InvalidOption(SqlaJobsError, ValueError):
     """An option of `using(…)`, `Worker(…)` or an operation is out of range; nothing was stored."""
+
+
+class InvalidSchedule(InvalidOption):
+    """A part of a schedule can't be gone by.
+
+    Cron text that can't be read, that never comes or that says something else than it seems to; an unknown time zone;
+    a `catch_up` or `overlap` that there is not.
+    """
 
 
 class PayloadError(SqlaJobsError, TypeError, ValueError):
