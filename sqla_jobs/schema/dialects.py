@@ -1,6 +1,6 @@
 """All that differs between databases. No other module names one.
 
-Most differences are SQL constructs that compile per database (`db_now()`, `later()`, `epoch()`, `stored_json()`);
+Most differences are SQL constructs that compile per database (`db_now()`, `later()`, `epoch()`, `stored_json()` …);
 the rest are the `Capabilities` of a database, asked for by what it can do.
 """
 
@@ -94,6 +94,13 @@ class epoch(FunctionElement[float]):  # noqa: N801
     inherit_cache = True
 
 
+class from_epoch(FunctionElement[datetime]):  # noqa: N801
+    """`from_epoch(seconds)`: the instant that `epoch` gave."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+
+
 class durably(FunctionElement[Any]):  # noqa: N801
     """`durably()`: the open transaction is on disk when its commit is answered, whatever the role's settings say.
 
@@ -141,6 +148,16 @@ def _pg_epoch(element: epoch, compiler: SQLCompiler, **kw: Any) -> str:
 def _sqlite_epoch(element: epoch, compiler: SQLCompiler, **kw: Any) -> str:
     # Milliseconds are what a Julian day in a float is good for.
     return f"round((julianday({compiler.process(element.clauses, **kw)}) - 2440587.5) * 86400.0, 3)"
+
+
+@compiles(from_epoch, "postgresql")
+def _pg_from_epoch(element: from_epoch, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"to_timestamp({compiler.process(element.clauses, **kw)})"
+
+
+@compiles(from_epoch, "sqlite")
+def _sqlite_from_epoch(element: from_epoch, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"strftime('%Y-%m-%d %H:%M:%f000', {compiler.process(element.clauses, **kw)}, 'unixepoch')"
 
 
 @compiles(durably, "postgresql")
@@ -196,8 +213,8 @@ class Capabilities:
     """NOTIFY rides in an insert's RETURNING; LISTEN hears it."""
     begin_writing: Executable | None
     """What opens a transaction that takes the one write lock at once; None where rows are locked."""
-    lock_timeout: Executable | None
-    """What bounds the wait for a row lock in the open transaction."""
+    bounded: Executable | None
+    """What bounds the open transaction: its waits for row locks, and how long a frozen process holds its own."""
 
     def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
         """Rows that come with the statement, as one JSON parameter `rows`; see `as_rows`."""
@@ -239,7 +256,10 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_rising_ids=False,
         has_notify=True,
         begin_writing=None,
-        lock_timeout=text("SET LOCAL lock_timeout = '500ms'"),
+        bounded=text(
+            "SELECT set_config('lock_timeout', '500ms', true), "
+            "set_config('idle_in_transaction_session_timeout', '5s', true)"
+        ),
     ),
     _Sqlite(
         name="sqlite",
@@ -249,7 +269,7 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_rising_ids=True,
         has_notify=False,
         begin_writing=text("BEGIN IMMEDIATE"),
-        lock_timeout=None,
+        bounded=None,
     ),
 )
 
@@ -297,8 +317,8 @@ def as_rows(rows: Sequence[Mapping[str, object]]) -> str:
     return json.dumps(rows, allow_nan=False, separators=(",", ":"))
 
 
-_OUTAGE_STATES = frozenset({"40001", "40P01", "25006", "57P01", "57P02", "57P03", "57P05", "55P03", "53300"})
-"""Serialization failure, deadlock, read-only, shutdowns, idle-session kill, lock time-out, too many connections."""
+_OUTAGE_STATES = frozenset({"40001", "40P01", "25006", "25P03", "57P01", "57P02", "57P03", "57P05", "55P03", "53300"})
+"""Serialization failure, deadlock, read-only, idle kills, shutdowns, lock time-out, too many connections."""
 
 _OUTAGE_TEXTS = ("database is locked", "database table is locked", "database schema is locked", "disk i/o error")
 
@@ -321,7 +341,7 @@ def is_read_only(error: BaseException) -> bool:
 
 
 def is_lock_timeout(error: BaseException) -> bool:
-    """Tell whether a row stayed locked for longer than `Capabilities.lock_timeout` lets a statement wait."""
+    """Tell whether a row stayed locked for longer than `Capabilities.bounded` lets a statement wait."""
     return _state(error) == _LOCK_TIMEOUT_STATE
 
 

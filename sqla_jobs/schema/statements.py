@@ -33,7 +33,7 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.schema.dialects import Capabilities, durably, epoch, later, stored_json
-from sqla_jobs.schema.tables import JobTable
+from sqla_jobs.schema.tables import JobTable, MappedTable
 
 # Literals and not parameters: the planner must see that a partial index serves the statement, in a generic plan too.
 READY: ColumnElement[Any] = literal_column("'ready'")
@@ -105,7 +105,7 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
     c = jobs.table.c
     claimed = (
         update(jobs.table)
-        .where(_is_among(c.id, taken, can))
+        .where(is_among(c.id, taken, can))
         .values(
             status=RUNNING,
             attempts=c.attempts + 1,
@@ -119,7 +119,7 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
     return claimed.returning(*columns)
 
 
-def _is_among(column: ColumnElement[Any], ids: SelectBase, can: Capabilities) -> ColumnElement[bool]:
+def is_among(column: ColumnElement[Any], ids: SelectBase, can: Capabilities) -> ColumnElement[bool]:
     """An array where there are arrays: the planner takes it for ten rows and goes by the key, whatever it expects."""
     return column == any_(func.array(ids.scalar_subquery())) if can.has_arrays else column.in_(ids)
 
@@ -250,7 +250,7 @@ def renew(jobs: JobTable, can: Capabilities) -> Executable:
     )
     return (
         update(jobs.table)
-        .where(_is_among(c.id, select(held.c.id), can))
+        .where(is_among(c.id, select(held.c.id), can))
         .values(locked_until=later(jobs.now, bindparam("lease")))
         .returning(c.id, c.claims)
     )
@@ -327,8 +327,8 @@ def endings(jobs: JobTable, can: Capabilities) -> Executable:
     return select(c.id, c.claims, c.status).join_from(given, jobs.table, is_same_claim)
 
 
-def by_key(jobs: JobTable, keys: list[str]) -> Executable:
-    """Ids of the jobs that hold *keys*. Index: `key`."""
+def by_key(jobs: MappedTable, keys: list[str]) -> Executable:
+    """Ids of the jobs, live or archived, that hold *keys*. Index: `key`."""
     c = jobs.table.c
     return select(c.idempotency_key, c.id).where(c.idempotency_key.in_(keys))
 
@@ -344,7 +344,7 @@ def ready_of_type(jobs: JobTable, type_: str) -> Select[Any]:
     return select(jobs.mapper.class_).where(c.status == READY, c.type == type_).order_by(c.id)
 
 
-def current_time(jobs: JobTable) -> Select[Any]:
+def current_time(jobs: MappedTable) -> Select[Any]:
     """The clock."""
     return select(jobs.now)
 

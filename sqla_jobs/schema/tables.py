@@ -1,27 +1,29 @@
-"""An app's job table as the statements see it: its columns, its clock, its channel."""
+"""An app's tables as the statements see them: their columns, their clock, their channel."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Table, inspect, type_coerce
 from sqlalchemy.orm import Mapper
 
 from sqla_jobs.errors import InvalidModel, InvalidOption
 from sqla_jobs.schema.dialects import db_now
-from sqla_jobs.schema.mixins import JobMixin, holds_jobs
+from sqla_jobs.schema.mixins import OUR_JOB_COLUMNS, ArchivedJobMixin, JobMixin, ScheduleMixin, holds
 from sqla_jobs.schema.types import UtcDateTime
+
+T = TypeVar("T", bound="MappedTable")
 
 CHANNEL_BYTES = 63
 """PostgreSQL's limit for the name of a channel."""
 
 
 @dataclass(frozen=True, eq=False)
-class JobTable:
-    """One mapped job class and how we speak of it. Compared by identity, so that statements can be kept for it."""
+class MappedTable:
+    """One mapped class and how we speak of it. Compared by identity, so that statements can be kept for it."""
 
     mapper: Mapper[Any]
     now: ColumnElement[Any] = field(default_factory=db_now)
@@ -30,15 +32,7 @@ class JobTable:
     @cached_property
     def table(self) -> Table:
         """The table of our columns."""
-        return cast("Table", self.mapper.local_table)  # `job_table` looked
-
-    @cached_property
-    def channel(self) -> str:
-        """The NOTIFY channel, one for each job table."""
-        name = f"sqla_jobs:{self.table.fullname}"
-        if len(name.encode()) <= CHANNEL_BYTES:
-            return name
-        return f"sqla_jobs:{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+        return cast("Table", self.mapper.local_table)  # `_mapped` looked
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -48,43 +42,82 @@ class JobTable:
             return {}
         return {discriminator.key: self.mapper.polymorphic_identity}
 
+
+@dataclass(frozen=True, eq=False)
+class ScheduleTable(MappedTable):
+    """A mapped class with `ScheduleMixin`."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArchiveTable(MappedTable):
+    """A mapped class with `ArchivedJobMixin`."""
+
+
+@dataclass(frozen=True, eq=False)
+class JobTable(MappedTable):
+    """A mapped class with `JobMixin`."""
+
+    @cached_property
+    def channel(self) -> str:
+        """The NOTIFY channel, one for each job table."""
+        name = f"sqla_jobs:{self.table.fullname}"
+        if len(name.encode()) <= CHANNEL_BYTES:
+            return name
+        return f"sqla_jobs:{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
     def own_columns(self, given: dict[str, Any]) -> dict[str, Any]:
         """Turn the app's attribute names into column keys.
 
         :raises InvalidOption: no such column, or one of ours
         """
-        ours = frozenset(vars(JobMixin))
         columns: dict[str, Any] = {}
         for name, value in given.items():
-            if name in ours:
+            if name in OUR_JOB_COLUMNS:
                 raise InvalidOption(f"columns={{…}} is for columns of your own, and {name!r} is one of the library's")
             if name not in self.mapper.columns:
-                own = ", ".join(sorted(set(self.mapper.columns.keys()) - ours)) or "none"
+                own = ", ".join(sorted(set(self.mapper.columns.keys()) - OUR_JOB_COLUMNS)) or "none"
                 raise InvalidOption(f"{self.mapper.class_.__name__} has no column {name!r}; its own columns: {own}")
             columns[self.mapper.columns[name].key] = value
         return columns
 
 
 def job_table(model: type[Any], now: ColumnElement[Any] | None) -> JobTable:
-    """Look at a mapped class.
+    """Look at a mapped class that is to hold jobs.
 
-    :raises InvalidModel: it cannot hold jobs; the message says why
+    :raises InvalidModel: it cannot; the message says why
     """
+    return _mapped(JobTable, model, JobMixin, now)
+
+
+def schedule_table(model: type[Any], now: ColumnElement[Any] | None) -> ScheduleTable:
+    """Look at a mapped class that is to hold schedules.
+
+    :raises InvalidModel: it cannot; the message says why
+    """
+    return _mapped(ScheduleTable, model, ScheduleMixin, now)
+
+
+def archive_table(model: type[Any], now: ColumnElement[Any] | None) -> ArchiveTable:
+    """Look at a mapped class that is to hold archived jobs.
+
+    :raises InvalidModel: it cannot; the message says why
+    """
+    return _mapped(ArchiveTable, model, ArchivedJobMixin, now)
+
+
+def _mapped(kind: type[T], model: type[Any], mixin: type[Any], now: ColumnElement[Any] | None) -> T:
     mapper = cast("Any", inspect(model, raiseerr=False))
+    base = mixin.__name__
     if not _is_mapper(mapper):
+        raise InvalidModel(f"{model!r} is not a mapped class with a table: `class …({base}, Base): __tablename__ = …`")
+    if not issubclass(model, mixin):
+        raise InvalidModel(f"{model.__name__} has no {base} among its bases: `class {model.__name__}({base}, Base)`")
+    if not holds(mapper.local_table, mixin):
         raise InvalidModel(
-            f"{model!r} is not a mapped class with a table: `class Job(JobMixin, Base): __tablename__ = …`"
-        )
-    if not issubclass(model, JobMixin):
-        raise InvalidModel(
-            f"{model.__name__} has no JobMixin among its bases: `class {model.__name__}(JobMixin, Base)`"
-        )
-    if not holds_jobs(mapper.local_table):
-        raise InvalidModel(
-            f"{model.__name__} has a table joined to its parent's, and a claim locks and fills one table: "
+            f"{model.__name__} has a table joined to its parent's, and our statements lock and fill one table: "
             "register the parent, or use single-table inheritance (no __tablename__ on the child)"
         )
-    return JobTable(mapper) if now is None else JobTable(mapper, _as_instant(now))
+    return kind(mapper) if now is None else kind(mapper, _as_instant(now))
 
 
 def _is_mapper(found: object) -> bool:

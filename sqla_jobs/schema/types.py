@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import cast
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
-from sqlalchemy import DateTime, Dialect
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy import DateTime, Dialect, Double, Interval
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+INTERVAL: TypeEngine[timedelta] = Interval()
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -32,9 +34,34 @@ class UtcDateTime(TypeDecorator[datetime]):
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
+    def coerce_compared_value(self, op: Any, value: Any) -> TypeEngine[Any]:
+        # `Job.run_at - timedelta(days=1)`: what is added to an instant is none.
+        return INTERVAL if isinstance(value, timedelta) else self
+
     def __repr__(self) -> str:
         return "DateTime(timezone=True)"
 
 
+class Seconds(TypeDecorator[timedelta]):
+    """A duration, stored as a number of seconds: plain SQL writes it the same way on every database."""
+
+    impl = Double()
+    cache_ok = True
+
+    def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> float | None:
+        if value is None:
+            return None
+        if not isinstance(cast("object", value), timedelta):
+            raise TypeError(f"a timedelta is wanted, and this is a {type(value).__name__}: timedelta(seconds=…)")
+        return value.total_seconds()
+
+    def process_result_value(self, value: float | None, dialect: Dialect) -> timedelta | None:
+        return None if value is None else timedelta(seconds=value)
+
+    def __repr__(self) -> str:
+        return "Double()"
+
+
 # Autogenerate writes types of sqlalchemy.* by their repr, with no import: a revision shows the stock type.
 UtcDateTime.__module__ = "sqlalchemy.types"
+Seconds.__module__ = "sqlalchemy.types"

@@ -1,0 +1,245 @@
+"""The statements of schedules: what a scheduler's tick reads and writes, and how code declares them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, cast
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Double,
+    FromClause,
+    Integer,
+    Select,
+    String,
+    Text,
+    and_,
+    bindparam,
+    case,
+    false,
+    func,
+    null,
+    or_,
+    select,
+    type_coerce,
+    union,
+    update,
+)
+from sqlalchemy import cast as cast_to
+from sqlalchemy.sql.base import Executable
+from sqlalchemy.types import TypeEngine
+
+from sqla_jobs.schema.dialects import Capabilities, epoch, from_epoch, later
+from sqla_jobs.schema.mixins import is_edited
+from sqla_jobs.schema.statements import is_among
+from sqla_jobs.schema.tables import JobTable, ScheduleTable
+
+OVERDUE = 60.0
+"""Seconds after which a due row of an unknown type is marked: whoever knows the type would have fired it."""
+
+JUST_RETIRED = 300.0
+"""Seconds for which a retired schedule is looked at, in case that the code of this process still has it."""
+
+_DOUBLE: TypeEngine[float] = Double()
+
+_MOVE_COLUMNS: dict[str, Any] = {
+    "id": BigInteger(),
+    "cron": String(),
+    "timezone": String(),
+    "enabled": Boolean(),
+    "seen_next_run_at": Text(),
+    "seen_last_slot": Text(),
+    "is_planned": Boolean(),
+    "next_run_at": _DOUBLE,
+    "last_slot": _DOUBLE,
+    "missed": BigInteger(),
+    "overlaps": BigInteger(),
+    "error": Text(),
+}
+
+
+@lru_cache(maxsize=64)
+def look(schedules: ScheduleTable, jobs: JobTable, can: Capabilities) -> Executable:
+    """The seconds until the next slot, and up to `limit` rows each that are due, edited, or just retired.
+
+    One row without an id where there are none. Indexes: `due`, `edited`, `retired`. Parameters: types, registry, limit.
+    """
+    c = schedules.table.c
+    later_slots = select(func.min(c.next_run_at)).where(c.retired_at.is_(None), c.next_run_at > schedules.now)
+    wait = select((epoch(later_slots.scalar_subquery()) - epoch(schedules.now)).label("wait")).subquery("next")
+    ids = union(*(select(each.c.id) for each in _looked_at(schedules)))
+    columns = [wait.c.wait, epoch(schedules.now).label("now"), *_row_columns(schedules, jobs)]
+    return select(*columns).select_from(wait.outerjoin(schedules.table, is_among(c.id, ids, can)))
+
+
+def _looked_at(schedules: ScheduleTable) -> list[FromClause]:
+    c = schedules.table.c
+    limit: Any = bindparam("limit", type_=Integer())
+    knows = c.job_type.in_(bindparam("types", expanding=True))
+    # A type that this registry doesn't know: to be marked once, and not where another registry has declared it.
+    is_unmarked = and_(c.last_error.is_(None), or_(c.declared_by.is_(None), c.declared_by == bindparam("registry")))
+    is_overdue = c.next_run_at <= later(schedules.now, OVERDUE * -1)
+    due = (
+        select(c.id)
+        .where(c.retired_at.is_(None), c.next_run_at <= schedules.now, or_(knows, and_(is_unmarked, is_overdue)))
+        .order_by(c.next_run_at, c.id)
+        .limit(limit)
+    )
+    edited = (
+        select(c.id)
+        .where(c.retired_at.is_(None), is_edited(schedules.table), or_(knows, is_unmarked))
+        .order_by(c.id)
+        .limit(limit)
+    )
+    just_retired = (
+        select(c.id)
+        .where(c.retired_at > later(schedules.now, JUST_RETIRED * -1), c.declared_by == bindparam("registry"))
+        .order_by(c.retired_at, c.id)
+        .limit(limit)
+    )
+    return [due.subquery("due"), edited.subquery("edited"), just_retired.subquery("just_retired")]
+
+
+def _row_columns(schedules: ScheduleTable, jobs: JobTable) -> list[ColumnElement[Any]]:
+    c, job = schedules.table.c, jobs.table.c
+    unfinished = (
+        select(job.id)
+        .where(job.schedule_id.is_not(None), job.finished_at.is_(None), job.schedule_id == c.id)
+        .correlate(schedules.table)
+        .exists()
+    )
+    return [
+        *(c.id, c.name, c.job_type, c.queue, c.cron, c.timezone, c.enabled),
+        *(c.catch_up, c.catch_up_limit, c.overlap, c.last_error),
+        # As text and numbers: no driver loads every row that plain SQL can write.
+        cast_to(c.payload, Text()).label("payload"),
+        type_coerce(c.offset, _DOUBLE).label("offset"),
+        epoch(c.next_run_at).label("next_run_at"),
+        epoch(c.last_slot).label("last_slot"),
+        cast_to(c.next_run_at, Text()).label("seen_next_run_at"),
+        cast_to(c.last_slot, Text()).label("seen_last_slot"),
+        is_edited(schedules.table).label("is_edited"),
+        c.retired_at.is_not(None).label("is_retired"),
+        # Index of the job table: `schedule`.
+        case((c.overlap == "skip", unfinished), else_=false()).label("has_unfinished"),
+    ]
+
+
+@lru_cache(maxsize=64)
+def move(schedules: ScheduleTable, can: Capabilities) -> Executable:
+    """Write what was decided on rows that are still as they were read; gives their ids. Parameter: rows.
+
+    Passes over locked rows: somebody else is at them. Index: the primary key.
+    """
+    given = can.given(_MOVE_COLUMNS)
+    c, g = schedules.table.c, given.c
+    unchanged = (
+        select(c.id)
+        .join_from(given, schedules.table, _is_as_read(schedules, given))
+        .order_by(c.id)
+        .with_for_update(skip_locked=True, key_share=True, of=schedules.table)
+        .cte("unchanged")
+        .prefix_with("MATERIALIZED")
+    )
+
+    def planned(value: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return case((g.is_planned, value), else_=column)
+
+    return (
+        update(schedules.table)
+        .where(c.id == g.id, is_among(c.id, select(unchanged.c.id), can))
+        .values(
+            planned_cron=planned(c.cron, c.planned_cron),
+            planned_timezone=planned(c.timezone, c.planned_timezone),
+            planned_enabled=planned(c.enabled, c.planned_enabled),
+            next_run_at=planned(from_epoch(g.next_run_at), c.next_run_at),
+            last_slot=planned(from_epoch(g.last_slot), c.last_slot),
+            slots_missed=c.slots_missed + g.missed,
+            overlaps_skipped=c.overlaps_skipped + g.overlaps,
+            last_error=g.error,
+        )
+        .returning(c.id)
+    )
+
+
+def _is_as_read(schedules: ScheduleTable, given: FromClause) -> ColumnElement[bool]:
+    """The compare-and-set: nobody has edited, fired or retired the row since it was read."""
+    c, g = schedules.table.c, given.c
+    return and_(
+        c.id == g.id,
+        c.cron == g.cron,
+        c.timezone == g.timezone,
+        c.enabled == g.enabled,
+        c.retired_at.is_(None),
+        cast_to(c.next_run_at, Text()).is_not_distinct_from(g.seen_next_run_at),
+        cast_to(c.last_slot, Text()).is_not_distinct_from(g.seen_last_slot),
+    )
+
+
+@lru_cache(maxsize=64)
+def retire(schedules: ScheduleTable, can: Capabilities) -> Executable:
+    """Retire what the registry has declared and its code has no more; gives the names. Parameters: registry, rows."""
+    c, given = schedules.table.c, can.given({"name": String()})
+    return (
+        update(schedules.table)
+        .where(c.declared_by == bindparam("registry"), c.retired_at.is_(None), c.name.not_in(select(given.c.name)))
+        .values(retired_at=schedules.now)
+        .returning(c.name)
+    )
+
+
+@lru_cache(maxsize=64)
+def revive(schedules: ScheduleTable, can: Capabilities) -> Executable:
+    """Undo `retire` for what the code has; gives the names. Parameters: registry, rows.
+
+    What was retired a while ago is planned from now on; what was retired just now, by an older or newer release of the
+    same app, goes on as if nothing had been.
+    """
+    c, given = schedules.table.c, can.given({"name": String()})
+    is_old = c.retired_at <= later(schedules.now, JUST_RETIRED * -1)
+    return (
+        update(schedules.table)
+        .where(c.declared_by == bindparam("registry"), c.retired_at.is_not(None), c.name.in_(select(given.c.name)))
+        .values(retired_at=null(), planned_cron=case((is_old, null()), else_=c.planned_cron))
+        .returning(c.name)
+    )
+
+
+DECLARED = (
+    *("name", "job_type", "payload", "queue", "cron", "timezone"),
+    *("offset", "catch_up", "catch_up_limit", "overlap"),
+)
+"""The columns that a declaration in code sets."""
+
+
+@lru_cache(maxsize=64)
+def declared(schedules: ScheduleTable, can: Capabilities) -> Select[Any]:
+    """What is declared of these names, and by whom. Index: the unique one of `name`. Parameter: rows."""
+    c, given = schedules.table.c, can.given({"name": String()})
+    return select(c.id, c.declared_by, *(c[name] for name in DECLARED)).where(c.name.in_(select(given.c.name)))
+
+
+@lru_cache(maxsize=64)
+def redeclare(schedules: ScheduleTable) -> Executable:
+    """Bring a row up to date with its declaration, by the primary key. Parameters: of_id, registry, `new_` + each."""
+    c = schedules.table.c
+    new = {name: bindparam("new_" + name, type_=c[name].type) for name in DECLARED}
+    return update(schedules.table).where(c.id == bindparam("of_id"), c.declared_by == bindparam("registry")).values(new)
+
+
+def insert_schedules(schedules: ScheduleTable, can: Capabilities) -> Executable:
+    """Insert declared schedules, and leave alone those whose name is taken. Parameters: a list, by attribute name."""
+    inserted: Any = can.insert(schedules.mapper.class_).values(created_at=schedules.now)
+    return cast("Executable", inserted.on_conflict_do_nothing(index_elements=[schedules.table.c.name]))
+
+
+def by_name(schedules: ScheduleTable, name: str) -> Select[Any]:
+    """The schedule of that name, as an object. Index: the unique one of `name`."""
+    return select(schedules.mapper.base_mapper.class_).where(schedules.table.c.name == name)
+
+
+def all_names(schedules: ScheduleTable) -> Select[Any]:
+    """The names of all schedules."""
+    return select(schedules.table.c.name).order_by(schedules.table.c.name)
