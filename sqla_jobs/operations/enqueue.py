@@ -7,6 +7,7 @@ as by any other statement of the session.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from sqlalchemy import event
@@ -71,27 +72,28 @@ def run_on(session: object, store: Callable[[Session], T]) -> T | Coroutine[Any,
 def _store(session: Session, new_job: NewJob[J]) -> J:
     jobs, options = new_job.jobs, new_job.options
     columns = columns_of(new_job)
-    can = capabilities_of(session, jobs)
-    statement = statements.insert_job(
-        jobs.table,
-        can,
-        frozenset(columns),
-        is_delayed=options.delay is not None,
-        channel=channel_for(session, jobs, can),
-    )
-    parameters = {"new_" + name: value for name, value in columns.items()}
-    if options.delay is not None:
-        parameters["delay"] = options.delay.total_seconds()
     for _ in range(CONFLICT_ROUNDS):
-        job = session.scalars(statement, parameters).one_or_none()
+        job = insert(session, jobs, columns, delay=options.delay)
         is_duplicate = job is None
         if job is None and options.key is not None:
             job = session.scalars(statements.object_by_key(jobs.table, options.key)).unique().one_or_none()
         if job is not None:
             job.is_duplicate = is_duplicate
             wake_later(session, jobs, {new_job.queue})
-            return cast("J", job)
+            return job
     raise EnqueueConflict(options.key or "")
+
+
+def insert(session: Session, jobs: Jobs[J], columns: dict[str, Any], *, delay: timedelta | None = None) -> J | None:
+    """Insert a row of these columns, and give its object; None if its key is taken."""
+    can = capabilities_of(session, jobs)
+    channel = channel_for(session, jobs, can)
+    is_delayed = delay is not None
+    statement = statements.insert_job(jobs.table, can, frozenset(columns), is_delayed=is_delayed, channel=channel)
+    parameters = {"new_" + name: value for name, value in columns.items()}
+    if delay is not None:
+        parameters["delay"] = delay.total_seconds()
+    return cast("J | None", session.scalars(statement, parameters).one_or_none())
 
 
 def columns_of(new_job: NewJob[Any]) -> dict[str, Any]:

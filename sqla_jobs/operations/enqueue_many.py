@@ -22,6 +22,7 @@ from sqla_jobs.operations.enqueue import (
 from sqla_jobs.operations.registry import Jobs, NewJob
 from sqla_jobs.schema import statements
 from sqla_jobs.schema.dialects import as_rows
+from sqla_jobs.schema.tables import MappedTable
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
@@ -64,7 +65,7 @@ def enqueue_many(session: object, new_jobs: object, /) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class NewRow:
     """One input: its place, its key, and the values of its row by attribute of the model."""
 
     position: int
@@ -83,31 +84,35 @@ def _store_many(session: Session, new_jobs: Sequence[NewJob[Any]]) -> list[Enque
         rows = _rows(session, jobs, new_jobs)
         stored.update(_store_unkeyed(session, jobs, [row for row in rows if row.key is None]))
         stored.update(_store_keyed(session, jobs, [row for row in rows if row.key is not None]))
-        _tell(session, jobs, {new_job.queue for new_job in new_jobs if new_job.jobs is jobs})
+        tell(session, jobs, {new_job.queue for new_job in new_jobs if new_job.jobs is jobs})
     return [stored[position] for position in range(len(new_jobs))]
 
 
-def _rows(session: Session, jobs: Jobs[Any], new_jobs: Sequence[NewJob[Any]]) -> list[_Row]:
+def _rows(session: Session, jobs: Jobs[Any], new_jobs: Sequence[NewJob[Any]]) -> list[NewRow]:
     mine = [(position, new_job) for position, new_job in enumerate(new_jobs) if new_job.jobs is jobs]
     now = None
     if any(new_job.options.delay is not None or new_job.options.run_at is not None for _, new_job in mine):
         # Times that differ are told apart here, by the database's clock; else every row's is the statement's.
         bind = {"mapper": jobs.table.mapper}
         now = session.scalars(statements.current_time(jobs.table), bind_arguments=bind).one()
-    return [_Row(position, new_job.options.key, _values(new_job, now)) for position, new_job in mine]
+    return [NewRow(position, new_job.options.key, _values(new_job, now)) for position, new_job in mine]
 
 
 def _values(new_job: NewJob[Any], now: datetime | None) -> dict[str, Any]:
     """Give the values of the row as the ORM's bulk insert wants them."""
-    table, options = new_job.jobs.table, new_job.options
-    columns = columns_of(new_job)
-    values = {table.mapper.get_property_by_column(table.table.c[name]).key: columns[name] for name in columns}
+    options = new_job.options
+    values = by_attribute(new_job.jobs.table, columns_of(new_job))
     if now is not None and options.run_at is None:
         values["run_at"] = now if options.delay is None else now + options.delay
     return values
 
 
-def _store_unkeyed(session: Session, jobs: Jobs[Any], rows: list[_Row]) -> dict[int, Enqueued]:
+def by_attribute(table: MappedTable, columns: dict[str, Any]) -> dict[str, Any]:
+    """Give *columns* by the names of the model's attributes."""
+    return {table.mapper.get_property_by_column(table.table.c[name]).key: columns[name] for name in columns}
+
+
+def _store_unkeyed(session: Session, jobs: Jobs[Any], rows: list[NewRow]) -> dict[int, Enqueued]:
     can = capabilities_of(session, jobs)
     stored: dict[int, Enqueued] = {}
     for names in dict.fromkeys(row.names for row in rows):
@@ -119,9 +124,9 @@ def _store_unkeyed(session: Session, jobs: Jobs[Any], rows: list[_Row]) -> dict[
     return stored
 
 
-def _store_keyed(session: Session, jobs: Jobs[Any], rows: list[_Row]) -> dict[int, Enqueued]:
+def _store_keyed(session: Session, jobs: Jobs[Any], rows: list[NewRow]) -> dict[int, Enqueued]:
     """Store the first row of each key, in the order of the keys: two such calls then wait in one direction."""
-    firsts: dict[str, _Row] = {}
+    firsts: dict[str, NewRow] = {}
     for row in rows:
         firsts.setdefault(row.key or "", row)
     created: dict[str, int] = {}
@@ -130,8 +135,8 @@ def _store_keyed(session: Session, jobs: Jobs[Any], rows: list[_Row]) -> dict[in
         open_keys = sorted(key for key in firsts if key not in created and key not in found)
         if not open_keys:
             break
-        created.update(_insert_keyed(session, jobs, [firsts[key] for key in open_keys]))
-        found.update(_read_keys(session, jobs, [key for key in open_keys if key not in created]))
+        created.update(insert_keyed(session, jobs, [firsts[key] for key in open_keys]))
+        found.update(read_keys(session, jobs.table, [key for key in open_keys if key not in created]))
     ids = created | found
     for key in firsts:
         if key not in ids:
@@ -142,7 +147,8 @@ def _store_keyed(session: Session, jobs: Jobs[Any], rows: list[_Row]) -> dict[in
     }
 
 
-def _insert_keyed(session: Session, jobs: Jobs[Any], rows: list[_Row]) -> Iterator[tuple[str, int]]:
+def insert_keyed(session: Session, jobs: Jobs[Any], rows: Sequence[NewRow]) -> Iterator[tuple[str, int]]:
+    """Insert rows, and give key and id of those whose key was free."""
     can = capabilities_of(session, jobs)
     for names, run in groupby(rows, key=lambda row: row.names):
         batch = list(run)
@@ -152,16 +158,17 @@ def _insert_keyed(session: Session, jobs: Jobs[Any], rows: list[_Row]) -> Iterat
             yield inserted.idempotency_key, inserted.id
 
 
-def _read_keys(session: Session, jobs: Jobs[Any], keys: Sequence[str]) -> Iterator[tuple[str, int]]:
+def read_keys(session: Session, table: MappedTable, keys: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Give key and id of the jobs, live or archived, that hold *keys*."""
     for start in range(0, len(keys), _KEYS_PER_READ):
         rows = session.execute(
-            statements.by_key(jobs.table, list(keys[start : start + _KEYS_PER_READ])),
-            bind_arguments={"mapper": jobs.table.mapper},
+            statements.by_key(table, list(keys[start : start + _KEYS_PER_READ])),
+            bind_arguments={"mapper": table.mapper},
         )
         yield from ((row.idempotency_key, row.id) for row in rows)
 
 
-def _common(rows: Sequence[_Row]) -> dict[str, Any]:
+def _common(rows: Sequence[NewRow]) -> dict[str, Any]:
     """Give what all rows have alike, so that it is sent once. Only of our columns: in the app's, 1 is not True."""
     first = rows[0].values
     return {
@@ -171,14 +178,15 @@ def _common(rows: Sequence[_Row]) -> dict[str, Any]:
     }
 
 
-def _parameters(rows: Sequence[_Row], common: dict[str, Any]) -> list[dict[str, Any]]:
+def _parameters(rows: Sequence[NewRow], common: dict[str, Any]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.values.items() if name not in common} for row in rows]
 
 
-def _tell(session: Session, jobs: Jobs[Any], queues: set[str]) -> None:
+def tell(session: Session, jobs: Jobs[Any], queues: set[str]) -> None:
+    """Have the workers woken that serve *queues*, when the transaction commits."""
     can = capabilities_of(session, jobs)
     channel = channel_for(session, jobs, can)
-    if channel is not None:
+    if channel is not None and queues:
         session.execute(
             statements.notify(can, channel),
             {"rows": as_rows([{"queue": queue} for queue in sorted(queues)])},

@@ -10,13 +10,14 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import Executable
 
+from sqla_jobs.operations.stored import instant, parsed
 from sqla_jobs.rules.lease import Lease
 from sqla_jobs.rules.settlement import Settlement
 from sqla_jobs.schema import statements
@@ -169,34 +170,16 @@ def _lease(row: Row[Any]) -> Lease:
         id=row.id,
         type=row.type,
         queue=row.queue,
-        payload=_parsed(row.payload),
+        payload=parsed(row.payload),
         attempt=row.attempts,
         max_attempts=row.max_attempts,
         refunds=row.refunds,
         claims=row.claims,
         locked_by=row.locked_by,
-        started_at=_instant(row.started_at),
-        slot=_instant(row.slot),
-        errors=_listed(_parsed(row.errors)),
+        started_at=instant(row.started_at),
+        slot=instant(row.slot),
+        errors=_listed(parsed(row.errors)),
     )
-
-
-def _instant(seconds: float | None) -> datetime | None:
-    """Give the instant; None for what no datetime can hold, such as 'infinity'."""
-    try:
-        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _parsed(value: object) -> object:
-    """Give JSON as Python data. Text that is no JSON, or too much for Python, gives None, which fits no handler."""
-    if not isinstance(value, str | bytes):
-        return None
-    try:
-        return json.loads(value, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _listed(errors: Any) -> list[Any]:

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
-from sqla_jobs.errors import InvalidHandler, InvalidOption
+from sqla_jobs.errors import InvalidHandler, InvalidModel, InvalidOption, InvalidSchedule
 from sqla_jobs.rules.events import EVENT_NAMES, EventName, JobEvent
 from sqla_jobs.rules.options import EnqueueOptions
 from sqla_jobs.rules.registry import Handlers, HandlerSpec, check_number, check_text, inspect_handler
 from sqla_jobs.rules.retry import Backoff, BackoffPolicy
-from sqla_jobs.schema.mixins import JobMixin
-from sqla_jobs.schema.tables import job_table
+from sqla_jobs.rules.schedules import DEFAULT_LIMIT, CatchUp, Declaration, Overlap
+from sqla_jobs.schema.mixins import ArchivedJobMixin, JobMixin, ScheduleMixin
+from sqla_jobs.schema.tables import ScheduleTable, archive_table, job_table, schedule_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -132,7 +133,10 @@ class Jobs(Generic[J]):
     """A registry: the handlers of an app, and the model that holds their jobs.
 
     :param model: a mapped class with `JobMixin`
-    :param name: of this registry, at most 255 characters
+    :param schedule: a mapped class with `ScheduleMixin`; without it there are no schedules
+    :param archive: a mapped class with `ArchivedJobMixin`
+    :param name: of this registry, at most 255 characters. Schedules that code declares belong to it: give apps that
+        share tables different names, and all releases of one app the same
     :param now: the clock, as a SQL expression; every time that we write or compare is this expression
     :param notify: on PostgreSQL, tell workers of new jobs by NOTIFY. A commit that carries one waits for a lock that
         the whole server shares; turn it off where thousands of transactions a second enqueue, and workers poll
@@ -145,6 +149,8 @@ class Jobs(Generic[J]):
         self,
         model: type[J],
         *,
+        schedule: type[ScheduleMixin] | None = None,
+        archive: type[ArchivedJobMixin] | None = None,
         name: str = "default",
         now: ColumnElement[Any] | None = None,
         notify: bool = True,
@@ -153,6 +159,9 @@ class Jobs(Generic[J]):
     ) -> None:
         self.model = model
         self.table = job_table(model, now)
+        self._schedules = None if schedule is None else schedule_table(schedule, now)
+        self.archive = None if archive is None else archive_table(archive, now)
+        self.declarations: dict[str, Declaration] = {}
         self.name = check_text("name", name)
         self.notify = notify
         self.max_payload = check_number("max_payload", max_payload, least=2)
@@ -222,6 +231,76 @@ class Jobs(Generic[J]):
         )
         self.handlers.add(spec)
         return Handler(self, spec)
+
+    @property
+    def has_schedules(self) -> bool:
+        """Whether it has a table of schedules."""
+        return self._schedules is not None
+
+    @property
+    def schedules(self) -> ScheduleTable:
+        """The table of schedules.
+
+        :raises InvalidModel: there is none
+        """
+        if self._schedules is None:
+            raise InvalidModel(
+                f"registry {self.name!r} has no schedules: `class Schedule(ScheduleMixin, Base)`, and "
+                f"Jobs({self.model.__name__}, schedule=Schedule)"
+            )
+        return self._schedules
+
+    def schedule(
+        self,
+        name: str,
+        job: NewJob[J] | Handler[J, ..., [], Any],
+        /,
+        *,
+        cron: str,
+        timezone: str = "UTC",
+        offset: timedelta | None = None,
+        catch_up: CatchUp = "latest",
+        catch_up_limit: int = DEFAULT_LIMIT,
+        overlap: Overlap = "allow",
+    ) -> None:
+        """Declare a schedule: a worker of this registry makes its row when it starts, and brings it up to date.
+
+        A row of that name that was made at run time, or that another registry has declared, stays as it is.
+
+        :param name: unique in the table
+        :param job: `handler.job(…)`, or the handler itself if it takes no arguments
+        :param cron: five fields, or six with the seconds last; see `sqla_jobs.rules.cron`
+        :param timezone: an IANA name; DST is followed
+        :param offset: how long after its slot a job is due; None: up to 30 s, by the name
+        :param catch_up: for slots that no scheduler was there for: one job for the `latest`, `all` of the newest
+            *catch_up_limit*, or `skip`
+        :param overlap: whether to `allow` or `skip` a slot while an earlier job of the schedule is unfinished
+        :raises InvalidSchedule: cron text, zone or another part can't be gone by, or the name is declared twice
+        :raises InvalidModel: the registry has no schedules
+        """
+        new_job = job.job() if isinstance(job, Handler) else job
+        table = self.schedules
+        if type(new_job) is not NewJob or new_job.jobs is not self:
+            raise InvalidSchedule(f"schedule {name!r} takes a job of this registry's: jobs.schedule(…, handler.job(…))")
+        kept = replace(new_job.options, queue=None)
+        if kept != EnqueueOptions():
+            raise InvalidSchedule(
+                f"schedule {name!r}: a schedule can keep only queue= of handler.using(…); give the handler the rest"
+            )
+        if name in self.declarations:
+            raise InvalidSchedule(f"schedule {name!r} is declared twice on {table.mapper.class_.__name__}: rename one")
+        self.declarations[name] = Declaration(
+            name=name,
+            job_type=new_job.spec.name,
+            payload=new_job.payload,
+            queue=new_job.options.queue,
+            cron=cron,
+            timezone=timezone,
+            offset=offset,
+            catch_up=catch_up,
+            catch_up_limit=catch_up_limit,
+            overlap=overlap,
+        )
 
     def on(self, *events: EventName) -> Callable[[Callback], Callback]:
         """Register a function that is called, in a thread of the worker's, after the commit of each such event.
