@@ -1,4 +1,4 @@
-"""For tests of apps that use this library: a clock to move, and jobs run inside the test's own transaction.
+"""For tests of apps that use this library: a clock to move; slots fired and jobs run in the test's own transaction.
 
 .. code-block:: python
 
@@ -10,6 +10,11 @@
         assert enqueued(session, send_reminder, customer="ann")
         clock.advance(session, timedelta(days=1))
         assert [event.name for event in drain(session, jobs)] == ["done"]
+
+    def test_report_is_made_every_night(session):
+        tick(session, jobs)                       # plans
+        clock.advance(session, timedelta(days=1))
+        assert [fired.name for fired in tick(session, jobs)] == ["nightly-report"]
 
 `session` may be one that joins a transaction which the test rolls back at its end (`join_transaction_mode=
 "create_savepoint"`): nothing here commits it. On SQLite, savepoints need the driver settings that SQLAlchemy documents.
@@ -29,9 +34,11 @@ from sqlalchemy import Connection, MetaData
 from sqlalchemy.orm import Session, scoped_session
 
 from sqla_jobs.errors import InvalidOption, WorkerError
-from sqla_jobs.operations import leases
+from sqla_jobs.operations import leases, scheduling
 from sqla_jobs.operations.callers import unscoped
+from sqla_jobs.operations.enqueue import run_on
 from sqla_jobs.operations.registry import Handler, Jobs
+from sqla_jobs.operations.scheduling import Fired
 from sqla_jobs.rules.events import EventName, JobEvent
 from sqla_jobs.rules.lease import Lease
 from sqla_jobs.rules.registry import SessionKind
@@ -48,6 +55,8 @@ if TYPE_CHECKING:
 J = TypeVar("J", bound=JobMixin)
 
 _LEASE = timedelta(hours=1)
+
+_SCHEDULES_PER_LOOK = 500
 
 
 class Clock:
@@ -89,6 +98,35 @@ def enqueued(
     wanted = handler.spec.arguments.dump_some(arguments)
     found = inner.scalars(statements.ready_of_type(handler.jobs.table, handler.name)).unique()
     return [job for job in found if all(name in job.payload and job.payload[name] == wanted[name] for name in wanted)]
+
+
+@overload
+def tick(session: Session | scoped_session[Any], jobs: Jobs[Any]) -> list[Fired]: ...
+@overload
+def tick(session: AsyncSession | async_scoped_session[Any], jobs: Jobs[Any]) -> Coroutine[Any, Any, list[Fired]]: ...
+def tick(session: Any, jobs: Jobs[Any]) -> Any:
+    """Do what a worker's scheduler does: declare what the code has, plan, and fire the slots that are due.
+
+    Inside the session's transaction; nothing is committed. Gives a `Fired` (name, slot, job_id) for each job made.
+    The first tick that sees a schedule plans it from then on. Await it for an AsyncSession.
+
+    :raises InvalidModel: the registry has no schedules
+    """
+    return run_on(session, lambda sync: _ticked(sync, jobs))
+
+
+def _ticked(session: Session, jobs: Jobs[Any]) -> list[Fired]:
+    session.flush()
+    scheduling.declare(session, jobs, list(jobs.declarations.values()))
+    scheduling.uphold(session, jobs)
+    fired: list[Fired] = []
+    while True:
+        found = scheduling.look(session, jobs, limit=_SCHEDULES_PER_LOOK)
+        written = scheduling.write(session, jobs, scheduling.moves(jobs, found), now=found.now)
+        fired += written.fired
+        if not written.moves:
+            session.expire_all()
+            return fired
 
 
 @overload

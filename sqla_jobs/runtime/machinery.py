@@ -23,6 +23,7 @@ from sqla_jobs.runtime.heartbeat import BEATS_PER_LEASE, Heartbeat
 from sqla_jobs.runtime.holdings import Holding, Holdings
 from sqla_jobs.runtime.pools import LoopThread, ThreadPool
 from sqla_jobs.runtime.reporting import Reporter
+from sqla_jobs.runtime.scheduler import Scheduler
 from sqla_jobs.runtime.services import Outage, Reaper, Service
 from sqla_jobs.runtime.sessions import Sessions
 from sqla_jobs.runtime.settling import Settler
@@ -76,8 +77,8 @@ class Machinery:
         self._loop: LoopThread | None = None
         self._making_loop = threading.Lock()
         can = capabilities(sessions.engine.dialect)
-        self._doubtful = self._new_settler(limit=1, bounded=can.lock_timeout)
-        self._settler = self._new_settler(bounded=can.lock_timeout, aside=self._doubtful)
+        self._doubtful = self._new_settler(limit=1, bounded=can.bounded)
+        self._settler = self._new_settler(bounded=can.bounded, aside=self._doubtful)
         self._heartbeat = self._new_heartbeat()
         probe = Connector(like(sessions.engine), self._opening) if can.has_row_locks else None
         unbounded = [spec.name for spec in jobs.handlers if spec.session is not SessionKind.NONE and not spec.timeout]
@@ -106,12 +107,16 @@ class Machinery:
         self._sessions.watch()
         self._reporter.start()
         self._threads.start()
-        for service in self._services:
+        for service in self._services.values():
             service.start()
 
     def reap(self) -> int:
         """Reap one batch of expired leases now, and give how many."""
         return self._reaper.reap()
+
+    def schedule(self, seconds: float) -> bool:
+        """Have due slots fired now, and give whether they are."""
+        return "scheduler" not in self._services or self._services["scheduler"].tick_now(seconds)
 
     @property
     def is_listening(self) -> bool:
@@ -167,10 +172,10 @@ class Machinery:
         for part in (self._listener, self._settler, self._doubtful):
             if part is not None:
                 part.stop()
-        for service in self._services:
+        for service in self._services.values():
             service.stop()
         deadline = time.monotonic() + LAST_TICK
-        still_alive = [service for service in self._services if not service.join(deadline - time.monotonic())]
+        still_alive = [service for service in self._services.values() if not service.join(deadline - time.monotonic())]
         self._threads.stop()
         if self._loop is not None:
             self._stop_loop(self._loop)
@@ -290,7 +295,7 @@ class Machinery:
             on_listening=lambda: self._outage.ended("listener"),
         )
 
-    def _new_services(self) -> list[Service]:
+    def _new_services(self) -> dict[str, Service]:
         self._reaper = Reaper(self._jobs, self._connector(), self._reporter, beat=self.settings.lease / BEATS_PER_LEASE)
         warden = Warden(
             self.holdings,
@@ -310,8 +315,13 @@ class Machinery:
         }
         if self._listener is not None:
             ticks["listener"] = self._listener.tick
-        services = [Service(name, tick, outage=self._outage, on_fault=self._fault) for name, tick in ticks.items()]
-        self.dispatcher.alarm = next(service.alarm for service in services if service.name == "dispatcher")
+        if self._jobs.has_schedules:
+            bounded = capabilities(self._sessions.engine.dialect).bounded
+            ticks["scheduler"] = Scheduler(self._jobs, self._connector(), bounded=bounded).tick
+        services = {
+            name: Service(name, tick, outage=self._outage, on_fault=self._fault) for name, tick in ticks.items()
+        }
+        self.dispatcher.alarm = services["dispatcher"].alarm
         return services
 
 

@@ -117,6 +117,8 @@ class Service:
         self._outage = outage
         self._on_fault = on_fault
         self._is_stopping = False
+        self._begun = self._ended = 0
+        self._has_ticked = threading.Condition()
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._loop,), name=f"sqla_jobs {name}", daemon=True)
 
@@ -124,10 +126,20 @@ class Service:
         """Start to tick."""
         self._thread.start()
 
+    def tick_now(self, seconds: float) -> bool:
+        """Have it tick soon, and give whether it has: False if that fails or takes longer."""
+        with self._has_ticked:
+            wanted = self._begun + 1
+            self.alarm.ring()
+            self._has_ticked.wait_for(lambda: self._ended >= wanted or self._is_stopping, seconds)
+            return self._ended >= wanted
+
     def stop(self) -> None:
         """Tick no more; `join` waits for the running tick."""
         self._is_stopping = True
         self.alarm.ring()
+        with self._has_ticked:
+            self._has_ticked.notify_all()
 
     def join(self, seconds: float) -> bool:
         """Wait for the thread's end, at most that long; give whether it has ended."""
@@ -137,8 +149,13 @@ class Service:
     def _loop(self) -> None:
         while not self._is_stopping:
             try:
+                with self._has_ticked:
+                    self._begun += 1
                 wait = self._tick()
                 self._outage.ended(self.name)
+                with self._has_ticked:
+                    self._ended = self._begun
+                    self._has_ticked.notify_all()
             except Exception as error:  # noqa: BLE001  # recorded: as an outage, or as the fault that ends the worker
                 if not is_database_trouble(error):
                     self._on_fault(self.name, error)

@@ -140,7 +140,7 @@ class Worker:
         self._raise_fault()
 
     def run_until_idle(self, *, within: timedelta = timedelta(0)) -> None:
-        """Run until no job that this worker takes is due, and none runs: for scripts and tests.
+        """Run until no job that this worker takes is due, no slot is, and none runs: for scripts and tests.
 
         :param within: also wait for jobs that become due within this time, such as retries
         :raises WorkerError: the worker can't go on
@@ -200,7 +200,7 @@ class Worker:
             raise WorkerError(f"worker {self.name} can't go on: {self._fault}")
 
     def _is_idle(self, machinery: Machinery, within: float) -> bool:
-        if not machinery.holdings.wait_until_empty(_LOOK_SECONDS):
+        if not machinery.holdings.wait_until_empty(_LOOK_SECONDS) or not machinery.schedule(_LOOK_SECONDS):
             return False
         look = machinery.dispatcher.look_now(min(_LOOK_SECONDS, within or _LOOK_SECONDS))
         return look is not None and look.is_idle and (look.due_in is None or look.due_in > within)

@@ -1,0 +1,128 @@
+"""The scheduler: fires the slots of schedules, and keeps what code declares in step with the table.
+
+Every worker has one. They don't know of each other: a slot is decided by whoever writes first.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from functools import partial
+from typing import Any
+
+from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.sql.base import Executable
+
+from sqla_jobs.operations import scheduling
+from sqla_jobs.operations.registry import Jobs
+from sqla_jobs.rules.failure import mask, reason
+from sqla_jobs.rules.schedules import Declaration, Move
+from sqla_jobs.runtime.connections import Connector
+
+log = logging.getLogger("sqla_jobs.worker")
+
+LOOK_SECONDS = 1.0
+"""Between two looks, if no slot comes before: an edit is noticed within it."""
+
+SCHEDULES_PER_LOOK = 500
+
+LOOKS_PER_TICK = 20
+"""So that one tick serves ten thousand schedules, and still ends."""
+
+UPHOLD_SECONDS = 60.0
+"""Between two looks for schedules that this registry declares no more."""
+
+
+class Scheduler:
+    """Fires what is due.
+
+    :param bounded: a statement that bounds what a write waits for, and how long it holds its locks if it freezes
+    """
+
+    def __init__(self, jobs: Jobs[Any], connector: Connector, *, bounded: Executable | None) -> None:
+        self._jobs = jobs
+        self._connector = connector
+        self._bounded = bounded
+        self._declared: dict[str, Declaration] = {}
+        self._uphold_at = 0.0
+
+    def tick(self) -> float:
+        """Declare what is new in the code, fire what is due, and give the seconds until the next look."""
+        self._declare()
+        if time.monotonic() >= self._uphold_at:
+            self._uphold()
+        for _ in range(LOOKS_PER_TICK):
+            began = time.monotonic()
+            found = self._connector.read(lambda session: scheduling.look(session, self._jobs, limit=SCHEDULES_PER_LOOK))
+            if found.has_revivable:
+                self._uphold()
+            moves = self._carried_out(found)
+            if len(found.rows) < SCHEDULES_PER_LOOK or not moves:
+                return self._wait(found, moves, time.monotonic() - began)
+        return 0.0
+
+    def _carried_out(self, found: scheduling.Look) -> list[Move]:
+        counted: list[Move] = []
+        for batch in scheduling.batches(scheduling.moves(self._jobs, found)):
+            write = partial(scheduling.write, jobs=self._jobs, batch=batch, now=found.now)
+            written = self._connector.run(write, bounded=self._bounded)
+            self._jobs.wake(frozenset(written.queues))
+            self._report(written)
+            counted += written.moves
+        _report_missed([move for move in counted if move.missed])
+        return counted
+
+    def _wait(self, found: scheduling.Look, moves: list[Move], took: float) -> float:
+        """Give the seconds until the next slot, or until the next look for edits."""
+        planned = [(move.next_run_at - found.now).total_seconds() for move in moves if move.next_run_at is not None]
+        dues = planned if found.wait is None else [*planned, found.wait]
+        look = LOOK_SECONDS * (0.9 + 0.2 * random.random())
+        return max(0.0, min([look, *(due - took for due in dues)]))
+
+    def _declare(self) -> None:
+        """Store what the code has declared since the last time: all of it at the first tick."""
+        declarations = dict(self._jobs.declarations)
+        new = [each for name, each in declarations.items() if name not in self._declared]
+        if not new:
+            return
+        try:
+            foreign = self._connector.run(lambda session: scheduling.declare(session, self._jobs, new))
+        except (IntegrityError, DataError) as error:
+            # Columns of the app's own, it seems. What is in the table fires all the same.
+            log.warning("schedules can't be declared: %s", reason(error, redact=self._jobs.redact))
+            foreign = []
+        self._declared = declarations
+        for name in foreign:
+            log.warning(
+                "schedule %r is declared by registry %r, but its row is not that registry's, and stays as it is: "
+                "rename the one or the other",
+                name,
+                self._jobs.name,
+            )
+
+    def _uphold(self) -> None:
+        revived, retired = self._connector.run(lambda session: scheduling.uphold(session, self._jobs))
+        self._uphold_at = time.monotonic() + UPHOLD_SECONDS * (0.9 + 0.2 * random.random())
+        for name in retired:
+            log.info("schedule %r is retired: registry %r declares it no more", name, self._jobs.name)
+        for name in revived:
+            log.info("schedule %r is no longer retired: registry %r declares it", name, self._jobs.name)
+
+    def _report(self, written: scheduling.Written) -> None:
+        for fired in written.fired:
+            log.debug("schedule %r: slot %s is job %s", fired.name, fired.slot, fired.job_id or "that was there")
+        for move in written.moves:
+            # Once: the next tries find the same error there.
+            if move.error is not None and move.error != move.row.last_error:
+                log.warning("schedule %r does not fire: %s", move.row.name, mask(move.error))
+        for name, error in written.unwritable.items():
+            log.warning("schedule %r can't be written to: %s", name, mask(error))
+
+
+def _report_missed(late: list[Move]) -> None:
+    """Say so in one line: after a day without schedulers it may be all of them."""
+    if late:
+        missed = sum(move.missed for move in late)
+        names = ", ".join(repr(move.row.name) for move in late[:3]) + (", …" if len(late) > 3 else "")
+        log.warning("%s slots had no scheduler in time and get no job; schedules: %s (%s)", missed, len(late), names)
