@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from examples.shop import mail
-from examples.shop.models import Job, Order, Receipt
-from sqla_jobs import GiveUp, JobEvent, Jobs, enqueue
+from examples.shop.models import ArchivedJob, Job, Order, Receipt, Schedule
+from sqla_jobs import GiveUp, JobEvent, Jobs, current_job, db_now, enqueue
 
 log = logging.getLogger(__name__)
 
-jobs = Jobs(Job, name="shop")
+jobs = Jobs(Job, schedule=Schedule, archive=ArchivedJob, name="shop")
 
 
 @jobs.handler
@@ -33,6 +34,17 @@ def mail_receipt(order_id: int, to: str, text: str) -> None:
     if "@" not in to:
         raise GiveUp(f"order {order_id} has no address to mail to")
     mail.send(f"receipt-{order_id}", to=to, text=text)
+
+
+@jobs.handler
+def count_takings(session: Session, days: int) -> int:
+    """Give the cents of the days before the slot, or before now when a person triggers it; the job keeps its result."""
+    until = current_job().slot or session.scalars(select(db_now())).one()
+    taken = select(func.sum(Order.total_cents)).where(Order.placed_at >= until - timedelta(days=days))
+    return session.scalar(taken.where(Order.placed_at < until)) or 0
+
+
+jobs.schedule("takings", count_takings.job(days=1), cron="0 3 * * *", timezone="Europe/Zurich", catch_up="all")
 
 
 @jobs.on("failed", "dead")

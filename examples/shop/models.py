@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import DateTime, ForeignKey, MetaData, String, Text, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from sqla_jobs import JobMixin
+from sqla_jobs import ArchivedJobMixin, JobMixin, ScheduleMixin
 
 
 class Base(DeclarativeBase):
@@ -65,3 +65,17 @@ class Job(JobMixin, Base):
 
     customer_id: Mapped[int | None] = mapped_column(ForeignKey("customer.id"), index=True)
     customer: Mapped[Customer | None] = relationship()
+
+
+class ArchivedJob(ArchivedJobMixin, Base):
+    """Finished jobs that are out of the way; still with the shop's column."""
+
+    __tablename__ = "archived_job"
+
+    customer_id: Mapped[int | None] = mapped_column(ForeignKey("customer.id"), index=True)
+
+
+class Schedule(ScheduleMixin, Base):
+    """What is done again and again."""
+
+    __tablename__ = "schedule"

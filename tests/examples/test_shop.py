@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import signal
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from examples.shop.db import make_engine
 from examples.shop.handlers import jobs, mail_receipt, write_receipt
-from examples.shop.models import Base, Customer, Job, Order, Receipt
+from examples.shop.models import Base, Customer, Job, Order, Receipt, Schedule
 from examples.shop.orders import place_order
-from sqla_jobs.testing import drain, enqueued
+from sqla_jobs import db_now
+from sqla_jobs.testing import drain, enqueued, tick
 from tests.engines import build_engine
 from tests.examples.programs import read_until, run, started
 
@@ -113,13 +115,31 @@ def test_shop_is_tested_inside_of_a_transaction(shop: Engine) -> None:
         assert session.scalar(select(func.count()).select_from(Job)) == 0
 
 
+def test_takings_are_counted_when_the_day_is_over(shop: Engine) -> None:
+    """The schedule counts what was taken in the day before its slot."""
+    with Session(shop) as session:
+        place_order(session, "ann@example.org", 1999)
+        tick(session, jobs)
+        now = session.scalars(select(db_now())).one()
+        session.execute(update(Schedule).values(next_run_at=now - timedelta(hours=30)))
+
+        *_, fired = tick(session, jobs)
+        session.scalars(select(Order)).one().placed_at = fired.slot - timedelta(hours=1)
+        drain(session, jobs)
+
+        assert fired.name == "takings"
+        assert session.get_one(Job, fired.job_id).result == 1999
+        session.rollback()
+
+
 def test_models_are_imported_without_a_database(tmp_path: Path) -> None:
     """The MetaData can be had by migrations: importing the models connects to nothing and writes nothing."""
     program = "from examples.shop.models import Base; print(*sorted(Base.metadata.tables))"
 
     imported = run("-c", f"import os; os.chdir({str(tmp_path)!r}); {program}", DATABASE_URL="nothing://")
 
-    assert imported.stdout.split() == ["customer", "job", "order", "receipt"], imported.stderr
+    tables = ["archived_job", "customer", "job", "order", "receipt", "schedule"]
+    assert imported.stdout.split() == tables, imported.stderr
     assert list(tmp_path.iterdir()) == []
 
 
