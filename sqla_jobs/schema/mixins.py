@@ -234,11 +234,15 @@ def _add_schedule_parts(mapper: Mapper[Any], class_: type[Any]) -> None:
 def is_edited(table: Table) -> ColumnElement[bool]:
     """Tell whether what people wrote differs from what was planned, or there is no plan."""
     c = table.c
+    # In words that all databases read alike, IS DISTINCT FROM being none: one revision serves them all.
     return or_(
-        c.cron.is_distinct_from(c.planned_cron),
-        c.timezone.is_distinct_from(c.planned_timezone),
-        c.enabled.is_distinct_from(c.planned_enabled),
-        and_(c.enabled, c.next_run_at.is_(None)),
+        c.planned_cron.is_(None),
+        c.cron != c.planned_cron,
+        c.planned_timezone.is_(None),
+        c.timezone != c.planned_timezone,
+        c.planned_enabled.is_(None),
+        c.enabled != c.planned_enabled,
+        c.enabled == c.next_run_at.is_(None),
     )
 
 
