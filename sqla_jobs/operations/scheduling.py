@@ -141,7 +141,7 @@ def declare(session: Session, jobs: Jobs[Any], declarations: Sequence[Declaratio
         found = _declared(session, jobs, names)
     for row in rows:
         stored = found.get(row["name"])
-        if stored is not None and stored.declared_by == jobs.name and row != _definition(stored):
+        if stored is not None and stored.declared_by == jobs.name and _differs(stored, row):
             changed = {"of_id": stored.id, "registry": jobs.name} | {"new_" + name: row[name] for name in row}
             _execute(session, jobs, statements.redeclare(table), changed)
     return [name for name, stored in found.items() if stored.declared_by != jobs.name]
@@ -161,8 +161,10 @@ def _declared(session: Session, jobs: Jobs[Any], names: str) -> dict[str, Row[An
     return {row.name: row for row in _execute(session, jobs, statement, {"rows": names})}
 
 
-def _definition(stored: Row[Any]) -> dict[str, Any]:
-    return {name: getattr(stored, name) for name in statements.DECLARED}
+def _differs(stored: Row[Any], row: dict[str, Any]) -> bool:
+    offset = None if row["offset"] is None else row["offset"].total_seconds()
+    found = {name: getattr(stored, name) for name in row} | {"payload": parsed(stored.payload)}
+    return found != row | {"offset": offset}
 
 
 def _decided(jobs: Jobs[Any], row: ScheduleRow, now: datetime) -> Move:

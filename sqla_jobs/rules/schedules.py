@@ -111,7 +111,7 @@ def decide(row: ScheduleRow, *, now: datetime) -> Move:
             return _planned(row, now)
         return _fired(row, _undecided_from(row, row.next_run_at), now)
     except InvalidOption as error:
-        return Move(row, next_run_at=now + BROKEN_RETRY, last_slot=row.last_slot, error=str(error))
+        return Move(row, next_run_at=_retry_at(now), last_slot=row.last_slot, error=str(error))
 
 
 def unserved(row: ScheduleRow, error: str) -> Move:
@@ -125,7 +125,12 @@ def broken(move: Move, error: str, *, now: datetime) -> Move:
     if move.firings:
         before = previous_slot(row.cron, row.timezone, move.firings[0].slot)
         decided = before if decided is None else max(before, decided)
-    return Move(row, next_run_at=now + BROKEN_RETRY, last_slot=decided, error=error)
+    return Move(row, next_run_at=_retry_at(now), last_slot=decided, error=error)
+
+
+def _retry_at(now: datetime) -> datetime:
+    """Give when a row in error is tried again: never at a whole second, as slots are."""
+    return (now + BROKEN_RETRY).replace(microsecond=500_000)
 
 
 def _planned(row: ScheduleRow, now: datetime) -> Move:
@@ -140,8 +145,9 @@ def _undecided_from(row: ScheduleRow, next_run_at: datetime) -> datetime:
     """Give the instant after which slots are undecided."""
     if row.last_slot is None:
         return next_run_at - _INSTANT
-    # In a row in error, next_run_at is when it is tried again, which says nothing about slots.
-    return row.last_slot if row.last_error is not None else max(row.last_slot, next_run_at - _INSTANT)
+    if row.last_error is not None and next_run_at.microsecond:
+        return row.last_slot  # `_retry_at` says nothing about slots
+    return max(row.last_slot, next_run_at - _INSTANT)
 
 
 def _fired(row: ScheduleRow, after: datetime, now: datetime) -> Move:
@@ -241,8 +247,9 @@ def _check(row: ScheduleRow) -> None:
     """Look at what plain SQL may have written."""
     for part in ("cron", "timezone", "catch_up", "catch_up_limit", "overlap"):
         check_part(part, getattr(row, part))
-    if row.offset is not None and not 0 <= row.offset <= LONGEST_DELAY.total_seconds():
-        raise InvalidSchedule(f"the offset of schedule {row.name!r} is {row.offset} seconds: from 0 to {LONGEST_DELAY}")
+    offset: object = row.offset  # SQLite stores any type in any column
+    if offset is not None and not (isinstance(offset, int | float) and 0 <= offset <= LONGEST_DELAY.total_seconds()):
+        raise InvalidSchedule(f"the offset of schedule {row.name!r} is {offset!r} seconds: from 0 to {LONGEST_DELAY}")
     if not isinstance(row.payload, dict):
         raise InvalidSchedule(f"the payload of schedule {row.name!r} is no JSON object: write the handler's arguments")
 

@@ -110,11 +110,11 @@ def _row_columns(schedules: ScheduleTable, jobs: JobTable) -> list[ColumnElement
         .correlate(schedules.table)
         .exists()
     )
+    # As text and numbers: no driver loads every row that plain SQL can write, and SQLite stores any type anywhere.
+    texts = ("name", "job_type", "queue", "cron", "timezone", "catch_up", "overlap", "last_error", "payload")
     return [
-        *(c.id, c.name, c.job_type, c.queue, c.cron, c.timezone, c.enabled),
-        *(c.catch_up, c.catch_up_limit, c.overlap, c.last_error),
-        # As text and numbers: no driver loads every row that plain SQL can write.
-        cast_to(c.payload, Text()).label("payload"),
+        *(c.id, c.enabled, c.catch_up_limit),
+        *(cast_to(c[name], Text()).label(name) for name in texts),
         type_coerce(c.offset, _DOUBLE).label("offset"),
         epoch(c.next_run_at).label("next_run_at"),
         epoch(c.last_slot).label("last_slot"),
@@ -215,10 +215,14 @@ DECLARED = (
 
 
 @lru_cache(maxsize=64)
-def declared(schedules: ScheduleTable, can: Capabilities) -> Select[Any]:
+def declared(schedules: ScheduleTable, can: Capabilities) -> Executable:
     """What is declared of these names, and by whom. Index: the unique one of `name`. Parameter: rows."""
     c, given = schedules.table.c, can.given({"name": String()})
-    return select(c.id, c.declared_by, *(c[name] for name in DECLARED)).where(c.name.in_(select(given.c.name)))
+    columns: dict[str, Any] = {name: c[name] for name in DECLARED}
+    columns["payload"] = cast_to(c.payload, Text())
+    columns["offset"] = type_coerce(c.offset, _DOUBLE)
+    labelled: list[Any] = [column.label(name) for name, column in columns.items()]
+    return select(c.id, c.declared_by, *labelled).where(c.name.in_(select(given.c.name)))
 
 
 @lru_cache(maxsize=64)
