@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from sqla_jobs.errors import LONGEST_DELAY, InvalidOption, InvalidSchedule
 from sqla_jobs.rules.cron import check_cron, check_zone, count_slots, next_slot, previous_slot, spread
@@ -247,7 +247,7 @@ def _check(row: ScheduleRow) -> None:
     """Look at what plain SQL may have written."""
     for part in ("cron", "timezone", "catch_up", "catch_up_limit", "overlap"):
         check_part(part, getattr(row, part))
-    offset: object = row.offset  # SQLite stores any type in any column
+    offset = cast("object", row.offset)  # SQLite stores any type in any column
     if offset is not None and not (isinstance(offset, int | float) and 0 <= offset <= LONGEST_DELAY.total_seconds()):
         raise InvalidSchedule(f"the offset of schedule {row.name!r} is {offset!r} seconds: from 0 to {LONGEST_DELAY}")
     if not isinstance(row.payload, dict):
