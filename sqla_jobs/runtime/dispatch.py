@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqla_jobs.operations import leases
+from sqla_jobs.operations.columns import check_columns
 from sqla_jobs.operations.leases import Demand
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.lease import Lease
@@ -68,6 +69,7 @@ class Dispatcher:
         self._is_hungry = False
         self._looked = threading.Condition()
         self._look = Look(0, None, is_idle=False)
+        self._is_checked = False
 
     def wake(self, queue: str | None = None) -> None:
         """There may be work in *queue* (None: in any)."""
@@ -98,6 +100,9 @@ class Dispatcher:
         """Claim what can be started soon, and give the seconds until the next look."""
         if self.is_draining:
             return self._poll_interval.total_seconds()
+        if not self._is_checked:
+            self._connector.read(lambda session: check_columns(session, self._jobs.table))
+            self._is_checked = True
         self._look_for_strays()
         limit = self._limit()
         self._is_hungry = limit == 0

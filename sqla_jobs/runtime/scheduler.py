@@ -15,6 +15,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.operations import scheduling
+from sqla_jobs.operations.columns import check_columns
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.failure import mask, reason
 from sqla_jobs.rules.schedules import Declaration, Move
@@ -46,9 +47,13 @@ class Scheduler:
         self._bounded = bounded
         self._declared: dict[str, Declaration] = {}
         self._uphold_at = 0.0
+        self._is_checked = False
 
     def tick(self) -> float:
         """Declare what is new in the code, fire what is due, and give the seconds until the next look."""
+        if not self._is_checked:
+            self._connector.read(lambda session: check_columns(session, self._jobs.schedules))
+            self._is_checked = True
         self._declare()
         if time.monotonic() >= self._uphold_at:
             self._uphold()

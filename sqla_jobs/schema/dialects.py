@@ -215,6 +215,14 @@ class Capabilities:
     """What opens a transaction that takes the one write lock at once; None where rows are locked."""
     bounded: Executable | None
     """What bounds the open transaction: its waits for row locks, and how long a frozen process holds its own."""
+    is_server: bool
+    """A server with settings and a clock, maybe behind a pooler; else a file, and it is all up to the driver."""
+    has_sized_types: bool
+    """A column keeps to its declared size."""
+    definitions: str | None
+    """The table that keeps the text of CREATE statements; None where tables are kept in parts."""
+    storage: tuple[tuple[str, str], ...]
+    """The storage parameters of a job table, as they should be; none where there are none."""
 
     def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
         """Rows that come with the statement, as one JSON parameter `rows`; see `as_rows`."""
@@ -247,6 +255,21 @@ class _Sqlite(Capabilities):
         return sqlite.insert(table)
 
 
+# A job's row is written about four times (insert, claim, settle, delete), heartbeats aside, and it leaves three dead
+# versions. PostgreSQL's manual: "CREATE TABLE, Storage Parameters", and "Routine Vacuuming, The Autovacuum Daemon".
+_STORAGE = (
+    # Room on the page for heartbeats, which are HOT updates; it also has the page pruned earlier (heap_page_prune_opt).
+    ("fillfactor", "80"),
+    # By default vacuum waits until a fifth of the table is dead. Finished rows are most of it, and dead versions gather
+    # in the small index of ready jobs, where each claim steps over them: go by the jobs done, hardly by the table.
+    ("autovacuum_vacuum_scale_factor", "0.01"),
+    ("autovacuum_vacuum_threshold", "1000"),
+    # How many are ready changes faster than the table grows.
+    ("autovacuum_analyze_scale_factor", "0.02"),
+    ("autovacuum_analyze_threshold", "1000"),
+)
+
+
 _KNOWN: tuple[Capabilities, ...] = (
     _Postgresql(
         name="postgresql",
@@ -260,6 +283,10 @@ _KNOWN: tuple[Capabilities, ...] = (
             "SELECT set_config('lock_timeout', '500ms', true), "
             "set_config('idle_in_transaction_session_timeout', '5s', true)"
         ),
+        is_server=True,
+        has_sized_types=True,
+        definitions=None,
+        storage=_STORAGE,
     ),
     _Sqlite(
         name="sqlite",
@@ -270,6 +297,10 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_notify=False,
         begin_writing=text("BEGIN IMMEDIATE"),
         bounded=None,
+        is_server=False,
+        has_sized_types=False,
+        definitions="sqlite_master",
+        storage=(),
     ),
 )
 
@@ -324,6 +355,8 @@ _OUTAGE_TEXTS = ("database is locked", "database table is locked", "database sch
 
 _READ_ONLY_STATE = "25006"
 
+_MISSING_COLUMN_STATE = "42703"
+
 _LOCK_TIMEOUT_STATE = "55P03"
 
 
@@ -333,6 +366,11 @@ def is_outage(error: BaseException) -> bool:
     if state is not None:
         return state in _OUTAGE_STATES or state.startswith("08")
     return any(text in str(error).lower() for text in _OUTAGE_TEXTS)
+
+
+def is_missing_column(error: BaseException) -> bool:
+    """Tell whether a table lacks a column that a statement names; a missing table is another thing."""
+    return _state(error) == _MISSING_COLUMN_STATE or "no such column" in str(error)
 
 
 def is_read_only(error: BaseException) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Table, inspect, type_coerce
+from sqlalchemy import ColumnElement, Table, false, inspect, select, type_coerce
 from sqlalchemy.orm import Mapper
+from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.errors import InvalidModel, InvalidOption
 from sqla_jobs.schema.dialects import db_now
@@ -25,6 +26,8 @@ CHANNEL_BYTES = 63
 class MappedTable:
     """One mapped class and how we speak of it. Compared by identity, so that statements can be kept for it."""
 
+    mixin: ClassVar[type[Any]]
+
     mapper: Mapper[Any]
     now: ColumnElement[Any] = field(default_factory=db_now)
     """Every time that we write or compare is this expression."""
@@ -33,6 +36,12 @@ class MappedTable:
     def table(self) -> Table:
         """The table of our columns."""
         return cast("Table", self.mapper.local_table)  # `_mapped` looked
+
+    @cached_property
+    def probe(self) -> Executable:
+        """Nothing, of the columns that we need: it fails where the table lacks one."""
+        ours = {name for base in self.mixin.__mro__ for name in vars(base)}
+        return select(*(column for column in self.table.c if column.name in ours)).where(false())
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -47,15 +56,21 @@ class MappedTable:
 class ScheduleTable(MappedTable):
     """A mapped class with `ScheduleMixin`."""
 
+    mixin = ScheduleMixin
+
 
 @dataclass(frozen=True, eq=False)
 class ArchiveTable(MappedTable):
     """A mapped class with `ArchivedJobMixin`."""
 
+    mixin = ArchivedJobMixin
+
 
 @dataclass(frozen=True, eq=False)
 class JobTable(MappedTable):
     """A mapped class with `JobMixin`."""
+
+    mixin = JobMixin
 
     @cached_property
     def channel(self) -> str:
@@ -86,7 +101,7 @@ def job_table(model: type[Any], now: ColumnElement[Any] | None) -> JobTable:
 
     :raises InvalidModel: it cannot; the message says why
     """
-    return _mapped(JobTable, model, JobMixin, now)
+    return _mapped(JobTable, model, now)
 
 
 def schedule_table(model: type[Any], now: ColumnElement[Any] | None) -> ScheduleTable:
@@ -94,7 +109,7 @@ def schedule_table(model: type[Any], now: ColumnElement[Any] | None) -> Schedule
 
     :raises InvalidModel: it cannot; the message says why
     """
-    return _mapped(ScheduleTable, model, ScheduleMixin, now)
+    return _mapped(ScheduleTable, model, now)
 
 
 def archive_table(model: type[Any], now: ColumnElement[Any] | None) -> ArchiveTable:
@@ -102,10 +117,11 @@ def archive_table(model: type[Any], now: ColumnElement[Any] | None) -> ArchiveTa
 
     :raises InvalidModel: it cannot; the message says why
     """
-    return _mapped(ArchiveTable, model, ArchivedJobMixin, now)
+    return _mapped(ArchiveTable, model, now)
 
 
-def _mapped(kind: type[T], model: type[Any], mixin: type[Any], now: ColumnElement[Any] | None) -> T:
+def _mapped(kind: type[T], model: type[Any], now: ColumnElement[Any] | None) -> T:
+    mixin = kind.mixin
     mapper = cast("Any", inspect(model, raiseerr=False))
     base = mixin.__name__
     if not _is_mapper(mapper):
