@@ -68,6 +68,7 @@ class Dispatcher:
         self._has_news = True
         self._is_hungry = False
         self._looked = threading.Condition()
+        self._looks_begun = 0
         self._look = Look(0, None, is_idle=False)
         self._is_checked = False
 
@@ -84,11 +85,12 @@ class Dispatcher:
 
     def look_now(self, seconds: float) -> Look | None:
         """Look for due jobs soon, and give what was found; None if it takes longer."""
-        before = self._look.number
+        # A look that is under way may have read what was true before the call.
+        wanted = self._looks_begun + 1
         self.wake()
         with self._looked:
-            self._looked.wait_for(lambda: self._look.number > before or self.is_draining, timeout=seconds)
-        return self._look if self._look.number > before else None
+            self._looked.wait_for(lambda: self._look.number >= wanted or self.is_draining, timeout=seconds)
+        return self._look if self._look.number >= wanted else None
 
     def drain(self) -> None:
         """Claim no more."""
@@ -147,11 +149,12 @@ class Dispatcher:
 
     def _is_due(self) -> bool:
         """Look for the next due time; give whether it has come."""
+        self._looks_begun += 1
         is_idle = self._holdings.is_empty
         due_in = self._connector.read(lambda session: leases.seconds_until_due(session, self._jobs.table, self._demand))
         self._empty_looks += 1
         with self._looked:
-            self._look = Look(self._look.number + 1, due_in, is_idle)
+            self._look = Look(self._looks_begun, due_in, is_idle)
             self._looked.notify_all()
         return due_in is not None and due_in <= 0
 

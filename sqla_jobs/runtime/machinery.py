@@ -147,6 +147,8 @@ class Machinery:
         deadline = time.monotonic() + grace.total_seconds()
         for holding in self.holdings.withdraw():
             self._give_back(holding)
+        # A claim that is under way gives its jobs back before the settlers end.
+        self._services["dispatcher"].tick_now(LAST_TICK)
         self.holdings.wait_until_idle(deadline - time.monotonic())
         left = self.holdings.running()
         for holding in left:

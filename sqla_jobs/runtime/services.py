@@ -116,11 +116,11 @@ class Service:
         self._tick = tick
         self._outage = outage
         self._on_fault = on_fault
-        self._is_stopping = False
+        self._is_stopping = self._has_ended = False
         self._begun = self._ended = 0
         self._has_ticked = threading.Condition()
         context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._loop,), name=f"sqla_jobs {name}", daemon=True)
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name=f"sqla_jobs {name}", daemon=True)
 
     def start(self) -> None:
         """Start to tick."""
@@ -131,20 +131,26 @@ class Service:
         with self._has_ticked:
             wanted = self._begun + 1
             self.alarm.ring()
-            self._has_ticked.wait_for(lambda: self._ended >= wanted or self._is_stopping, seconds)
+            self._has_ticked.wait_for(lambda: self._ended >= wanted or self._has_ended, seconds)
             return self._ended >= wanted
 
     def stop(self) -> None:
         """Tick no more; `join` waits for the running tick."""
         self._is_stopping = True
         self.alarm.ring()
-        with self._has_ticked:
-            self._has_ticked.notify_all()
 
     def join(self, seconds: float) -> bool:
         """Wait for the thread's end, at most that long; give whether it has ended."""
         self._thread.join(max(0.0, seconds))
         return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        finally:
+            with self._has_ticked:
+                self._has_ended = True
+                self._has_ticked.notify_all()
 
     def _loop(self) -> None:
         while not self._is_stopping:

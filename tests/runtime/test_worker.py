@@ -15,7 +15,7 @@ from sqlalchemy import Engine, event, select
 from sqlalchemy.orm import Session
 
 from sqla_jobs import WorkerError, current_job, enqueue
-from tests.runtime.app import PATIENCE, SOON, App, Base, Job, Note, ended, wait_for
+from tests.runtime.app import PATIENCE, SOON, App, Base, Ear, Job, Note, ended, wait_for
 
 if TYPE_CHECKING:
     from tests.runtime.app import Ear
@@ -314,6 +314,27 @@ def test_run_until_idle_when_the_worker_fails(pg_app: App, ear: Ear) -> None:
     assert not worker.is_healthy
     assert len(ear.lines("the dispatcher of worker", level=50)) == 1
     assert pg_app.statuses() == ["ready"]
+
+
+def test_jobs_are_given_back_when_a_claim_comes_after_the_stop(pg_app: App, ear: Ear) -> None:
+    """What a claim brings that was under way at the stop is released, and waits for no lease to run out."""
+    is_claimed = threading.Event()
+
+    @pg_app.jobs.handler
+    def work() -> None: ...
+
+    @event.listens_for(pg_app.engine, "after_cursor_execute")
+    def late(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "SKIP LOCKED" in statement and "attempts=" in statement:
+            is_claimed.set()
+            ear.wait_for("claims no more")
+
+    ids = [pg_app.add(work) for _ in range(3)]
+
+    with pg_app.worker():
+        wait_for(is_claimed)
+
+    assert [(pg_app.row(id_).status, pg_app.row(id_).attempts) for id_ in ids] == [("ready", 0)] * 3
 
 
 def test_threads_when_the_worker_has_stopped(app: App) -> None:
