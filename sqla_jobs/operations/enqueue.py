@@ -78,7 +78,8 @@ def _store(session: Session, new_job: NewJob[J]) -> J:
         if job is None and options.key is not None:
             job = session.scalars(statements.object_by_key(jobs.table, options.key)).unique().one_or_none()
         if job is not None:
-            job.is_duplicate = is_duplicate
+            # Past __setattr__: SQLModel's refuses what is no field.
+            vars(job)["is_duplicate"] = is_duplicate
             wake_later(session, jobs, {new_job.queue})
             return job
     raise EnqueueConflict(options.key or "")
@@ -88,12 +89,16 @@ def insert(session: Session, jobs: Jobs[J], columns: dict[str, Any], *, delay: t
     """Insert a row of these columns, and give its object; None if its key is taken."""
     can = capabilities_of(session, jobs)
     channel = channel_for(session, jobs, can)
-    is_delayed = delay is not None
-    statement = statements.insert_job(jobs.table, can, frozenset(columns), is_delayed=is_delayed, channel=channel)
-    parameters = {"new_" + name: value for name, value in columns.items()}
-    if delay is not None:
-        parameters["delay"] = delay.total_seconds()
-    return cast("J | None", session.scalars(statement, parameters).one_or_none())
+    statement = statements.insert_job(
+        jobs.table,
+        can,
+        has_key="idempotency_key" in columns,
+        has_time="run_at" in columns,
+        is_delayed=delay is not None,
+        channel=channel,
+    )
+    parameters = columns if delay is None else columns | {statements.DELAY: delay.total_seconds()}
+    return cast("J | None", session.scalars(statement, parameters).unique().one_or_none())
 
 
 def columns_of(new_job: NewJob[Any]) -> dict[str, Any]:

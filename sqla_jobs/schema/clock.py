@@ -31,8 +31,9 @@ _DOUBLE: TypeEngine[float] = Double()
 
 def clock_table(metadata: MetaData) -> Table:
     """The table of one row, with the seconds that the clock is ahead."""
-    if CLOCK_TABLE in metadata.tables:
-        return metadata.tables[CLOCK_TABLE]
+    key = CLOCK_TABLE if metadata.schema is None else f"{metadata.schema}.{CLOCK_TABLE}"
+    if key in metadata.tables:
+        return metadata.tables[key]
     return Table(
         CLOCK_TABLE,
         metadata,

@@ -18,7 +18,6 @@ from sqlalchemy import (
     Text,
     all_,
     and_,
-    any_,
     bindparam,
     case,
     func,
@@ -38,6 +37,8 @@ from sqla_jobs.schema.tables import JobTable, MappedTable
 # Literals and not parameters: the planner must see that a partial index serves the statement, in a generic plan too.
 READY: ColumnElement[Any] = literal_column("'ready'")
 RUNNING: ColumnElement[Any] = literal_column("'running'")
+
+DELAY = "sqla_jobs_delay"  # seconds; an app may well have a column `delay`
 
 _FENCE_COLUMNS: dict[str, Any] = {"id": BigInteger(), "claims": Integer(), "locked_by": String()}
 
@@ -105,7 +106,7 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
     c = jobs.table.c
     claimed = (
         update(jobs.table)
-        .where(is_among(c.id, taken, can))
+        .where(can.among(c.id, taken))
         .values(
             status=RUNNING,
             attempts=c.attempts + 1,
@@ -117,11 +118,6 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
     )
     columns: list[ColumnElement[Any]] = [*_lease_columns(jobs), epoch(c.run_at).label("due"), durably()]
     return claimed.returning(*columns)
-
-
-def is_among(column: ColumnElement[Any], ids: SelectBase, can: Capabilities) -> ColumnElement[bool]:
-    """An array where there are arrays: the planner takes it for ten rows and goes by the key, whatever it expects."""
-    return column == any_(func.array(ids.scalar_subquery())) if can.has_arrays else column.in_(ids)
 
 
 def _lease_columns(jobs: JobTable) -> list[ColumnElement[Any]]:
@@ -250,7 +246,7 @@ def renew(jobs: JobTable, can: Capabilities) -> Executable:
     )
     return (
         update(jobs.table)
-        .where(is_among(c.id, select(held.c.id), can))
+        .where(can.among(c.id, select(held.c.id)))
         .values(locked_until=later(jobs.now, bindparam("lease")))
         .returning(c.id, c.claims)
     )
@@ -358,22 +354,27 @@ def notify(can: Capabilities, channel: str) -> Executable:
 
 @lru_cache(maxsize=1024)
 def insert_job(
-    jobs: JobTable, can: Capabilities, columns: frozenset[str], *, is_delayed: bool, channel: str | None
+    jobs: JobTable, can: Capabilities, *, has_key: bool, has_time: bool, is_delayed: bool, channel: str | None
 ) -> Executable:
-    """Insert one job and load it as an object; no row where its key is taken. Parameters: `new_` + each column, delay.
+    """Insert one job and load it as an object; no row where its key is taken. Parameters: by column, and DELAY.
 
-    With a channel, the NOTIFY rides in it: one round trip, heard when the transaction commits.
+    With a channel, the NOTIFY rides in it, and is heard at the commit.
     """
-    table = jobs.table
-    values: dict[str, Any] = {name: bindparam("new_" + name, type_=table.c[name].type) for name in columns}
-    values.setdefault("run_at", later(jobs.now, bindparam("delay")) if is_delayed else jobs.now)
-    inserted: Any = can.insert(table).values(values | {"created_at": jobs.now})
-    if "idempotency_key" in columns:
+    times = {"created_at": jobs.now} if has_time else {"created_at": jobs.now, "run_at": jobs.now}
+    if is_delayed:
+        times["run_at"] = later(jobs.now, bindparam(DELAY))
+    model, table = jobs.mapper.class_, jobs.table
+    is_joined = jobs.mapper.selectable is not table  # `with_polymorphic`: the ORM's INSERT can't return from a join
+    inserted: Any = can.insert(table if is_joined else model).values(times)
+    if has_key:
         inserted = _or_ignore(inserted, jobs)
     told = () if channel is None else (func.pg_notify(channel, table.c.queue),)
-    loaded = select(jobs.mapper.class_).from_statement(inserted.returning(*table.c, *told))
+    if is_joined:
+        loaded: Any = select(model).from_statement(inserted.returning(*table.c, *told))
+    else:
+        loaded = inserted.returning(model, *told).execution_options(dml_strategy="orm")
     # The session may still know an object of this id: SQLite gives an id again that a savepoint's rollback took back.
-    return loaded.execution_options(populate_existing=True)
+    return cast("Executable", loaded.execution_options(populate_existing=True))
 
 
 def insert_jobs(
@@ -385,7 +386,8 @@ def insert_jobs(
     """
     c = jobs.table.c
     times = {"created_at": jobs.now} if has_times else {"created_at": jobs.now, "run_at": jobs.now}
-    inserted: Any = can.insert(jobs.mapper.class_).values(times | common)
+    # A None that was given is stored, and not the column's default.
+    inserted: Any = can.insert(jobs.mapper.class_).values(times | common).execution_options(render_nulls=True)
     if has_keys:
         return cast("Executable", _or_ignore(inserted, jobs).returning(c.id, c.idempotency_key))
     # Where ids rise in the order of the rows there is no need to ask for the order, which would cost a statement a row.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Table, false, inspect, select, type_coerce
+from sqlalchemy import Column, ColumnElement, Integer, Table, TypeDecorator, false, inspect, select, type_coerce
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.base import Executable
 
@@ -89,8 +89,10 @@ class JobTable(MappedTable):
         for name, value in given.items():
             if name in OUR_JOB_COLUMNS:
                 raise InvalidOption(f"columns={{…}} is for columns of your own, and {name!r} is one of the library's")
-            if name not in self.mapper.columns:
-                own = ", ".join(sorted(set(self.mapper.columns.keys()) - OUR_JOB_COLUMNS)) or "none"
+            # The mapper's columns are also expressions, and those of a parent's table.
+            own_names = {key for key, column in self.mapper.columns.items() if column.table is self.table}
+            if name not in own_names:
+                own = ", ".join(sorted(own_names - OUR_JOB_COLUMNS)) or "none"
                 raise InvalidOption(f"{self.mapper.class_.__name__} has no column {name!r}; its own columns: {own}")
             columns[self.mapper.columns[name].key] = value
         return columns
@@ -132,6 +134,16 @@ def _mapped(kind: type[T], model: type[Any], now: ColumnElement[Any] | None) -> 
         raise InvalidModel(
             f"{model.__name__} has a table joined to its parent's, and our statements lock and fill one table: "
             "register the parent, or use single-table inheritance (no __tablename__ on the child)"
+        )
+    if not isinstance(mapper.polymorphic_on, Column | None):
+        raise InvalidModel(
+            f"{model.__name__} tells its classes apart by an expression, which an INSERT can't set: "
+            "make polymorphic_on a column"
+        )
+    if not isinstance(mapper.local_table.c.id.type, Integer | TypeDecorator):
+        raise InvalidModel(
+            f"{model.__name__}.id is {mapper.local_table.c.id.type!r}, of another base, and jobs are numbered: "
+            f"put the mixin first, `class {model.__name__}({base}, …)`"
         )
     return kind(mapper) if now is None else kind(mapper, _as_instant(now))
 
