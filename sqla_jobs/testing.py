@@ -118,7 +118,8 @@ def tick(session: Any, jobs: Jobs[Any]) -> Any:
 def _ticked(session: Session, jobs: Jobs[Any]) -> list[Fired]:
     session.flush()
     scheduling.declare(session, jobs, list(jobs.declarations.values()))
-    scheduling.uphold(session, jobs)
+    scheduling.revive(session, jobs)
+    scheduling.retire(session, jobs)
     fired: list[Fired] = []
     while True:
         found = scheduling.look(session, jobs, limit=_SCHEDULES_PER_LOOK)

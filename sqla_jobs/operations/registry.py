@@ -278,10 +278,13 @@ class Jobs(Generic[J]):
         :raises InvalidSchedule: cron text, zone or another part can't be gone by, or the name is declared twice
         :raises InvalidModel: the registry has no schedules
         """
-        new_job = job.job() if isinstance(job, Handler) else job
         table = self.schedules
+        check_text("name", name)
+        if isinstance(job, Handler) and job.jobs is not self:
+            raise _no_job_of_ours(name)
+        new_job = job.job() if isinstance(job, Handler) else job
         if type(new_job) is not NewJob or new_job.jobs is not self:
-            raise InvalidSchedule(f"schedule {name!r} takes a job of this registry's: jobs.schedule(…, handler.job(…))")
+            raise _no_job_of_ours(name)
         kept = replace(new_job.options, queue=None)
         if kept != EnqueueOptions():
             raise InvalidSchedule(
@@ -349,3 +352,7 @@ class Jobs(Generic[J]):
 
     def __repr__(self) -> str:
         return f"<Jobs {self.name!r} on {self.model.__name__}>"
+
+
+def _no_job_of_ours(name: str) -> InvalidSchedule:
+    return InvalidSchedule(f"schedule {name!r} takes a job of this registry's: jobs.schedule(…, handler.job(…))")

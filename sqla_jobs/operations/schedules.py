@@ -19,11 +19,12 @@ from sqla_jobs.operations.enqueue import insert, run_on, wake_later
 from sqla_jobs.operations.enqueue_many import insert_keyed, read_keys, tell
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.operations.scheduling import job_columns, slot_row
+from sqla_jobs.operations.stored import parsed
 from sqla_jobs.rules.options import check_instant
-from sqla_jobs.rules.registry import check_number
+from sqla_jobs.rules.registry import check_number, check_text
 from sqla_jobs.rules.schedules import offset_of, slot_key, slots_between, upcoming
 from sqla_jobs.schema import schedules as statements
-from sqla_jobs.schema.mixins import JobMixin, ScheduleMixin
+from sqla_jobs.schema.mixins import JobMixin
 from sqla_jobs.schema.statements import current_time
 
 if TYPE_CHECKING:
@@ -187,46 +188,74 @@ def backfill(session: Any, jobs: Jobs[Any], name: str, /, start: datetime, end: 
         slots = _looked_up(sync, jobs, schedule, start, end)
         now = _now(sync, jobs)
         rows = [slot_row(jobs, schedule, slot.at, now) for slot in slots if slot.job_id is None]
-        new = dict(insert_keyed(sync, jobs, rows)) if rows else {}
+        new = dict(insert_keyed(sync, jobs, rows))
         tell(sync, jobs, {row.values["queue"] for row in rows})
+        # What another transaction has stored meanwhile is there, too.
+        ids = dict(read_keys(sync, jobs.table, [row.key for row in rows if row.key and row.key not in new])) | new
         return [
-            replace(slot, job_id=new[key], is_new=True) if (key := slot_key(schedule.id, slot.at)) in new else slot
-            for slot in slots
+            replace(slot, job_id=ids.get(key, slot.job_id), is_new=key in new)
+            for slot, key in ((slot, slot_key(schedule.id, slot.at)) for slot in slots)
         ]
 
     return run_on(session, store)
 
 
-def _found(session: Session, jobs: Jobs[Any], name: str) -> ScheduleMixin:
-    schedule: ScheduleMixin | None = session.scalars(statements.by_name(jobs.schedules, name)).unique().one_or_none()
-    if schedule is None:
-        names = session.scalars(
-            statements.all_names(jobs.schedules), bind_arguments={"mapper": jobs.schedules.mapper}
-        ).all()
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise UnknownSchedule(
-            f"no schedule named {name!r}{hint}; one that code declares has its row once a worker has started"
-        )
-    return schedule
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """A schedule as its row says now, whatever objects the session holds."""
+
+    id: int
+    name: str
+    job_type: str
+    payload: object
+    queue: str | None
+    cron: str
+    timezone: str
+    offset: float | None
+
+
+def _found(session: Session, jobs: Jobs[Any], name: str) -> _Schedule:
+    row = session.execute(statements.by_name(jobs.schedules, check_text("name", name))).one_or_none()
+    if row is None:
+        raise _unknown(session, jobs, name)
+    return _Schedule(
+        id=row.id,
+        name=row.name,
+        job_type=row.job_type,
+        payload=parsed(row.payload),
+        queue=row.queue,
+        cron=row.cron,
+        timezone=row.timezone,
+        offset=row.offset,
+    )
+
+
+def _unknown(session: Session, jobs: Jobs[Any], name: str) -> UnknownSchedule:
+    names = session.scalars(statements.all_names(jobs.schedules), bind_arguments={"mapper": jobs.schedules.mapper})
+    near = difflib.get_close_matches(name, names.all(), n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return UnknownSchedule(
+        f"no schedule named {name!r}{hint}; one that code declares has its row once a worker has started"
+    )
 
 
 def _enabling(jobs: Jobs[Any], name: str, *, enabled: bool) -> Callable[[Session], None]:
     def store(session: Session) -> None:
-        _found(session, jobs, name).enabled = enabled
-        session.flush()
+        statement = statements.enable(jobs.schedules, check_text("name", name), enabled=enabled)
+        if session.execute(statement).one_or_none() is None:
+            raise _unknown(session, jobs, name)
 
     return store
 
 
-def _check_payload(jobs: Jobs[Any], schedule: ScheduleMixin) -> None:
+def _check_payload(jobs: Jobs[Any], schedule: _Schedule) -> None:
     """Refuse a payload that no attempt could run: a person is there to hear of it."""
     jobs.handlers.find(schedule.job_type).arguments.load(schedule.payload)
 
 
-def _slot(schedule: ScheduleMixin, at: datetime) -> Slot:
-    seconds = None if schedule.offset is None else schedule.offset.total_seconds()
-    return Slot(at, at.astimezone(ZoneInfo(schedule.timezone)), offset_of(schedule.cron, schedule.name, seconds))
+def _slot(schedule: _Schedule, at: datetime) -> Slot:
+    offset = offset_of(schedule.cron, schedule.name, schedule.offset)
+    return Slot(at, at.astimezone(ZoneInfo(schedule.timezone)), offset)
 
 
 def _now(session: Session, jobs: Jobs[Any]) -> datetime:
@@ -236,9 +265,7 @@ def _now(session: Session, jobs: Jobs[Any]) -> datetime:
     return now
 
 
-def _looked_up(
-    session: Session, jobs: Jobs[Any], schedule: ScheduleMixin, start: datetime, end: datetime
-) -> list[Slot]:
+def _looked_up(session: Session, jobs: Jobs[Any], schedule: _Schedule, start: datetime, end: datetime) -> list[Slot]:
     """Give the slots of a range, with the jobs that are there."""
     check_instant("start", start)
     check_instant("end", end)

@@ -6,10 +6,10 @@ the jobs of those, in the same transaction: a scheduler that comes back late cha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Row
 from sqlalchemy.exc import DBAPIError
@@ -24,8 +24,8 @@ from sqla_jobs.operations.stored import instant, parsed
 from sqla_jobs.rules.failure import clip, reason
 from sqla_jobs.rules.schedules import Declaration, Move, ScheduleRow, broken, decide, slot_key, unserved
 from sqla_jobs.schema import schedules as statements
-from sqla_jobs.schema.dialects import as_rows, is_lock_timeout, is_outage
-from sqla_jobs.schema.mixins import ScheduleMixin
+from sqla_jobs.schema.dialects import Capabilities, as_rows, is_lock_timeout, is_outage
+from sqla_jobs.schema.tables import ScheduleTable
 
 JOBS_PER_WRITE = 1000
 
@@ -70,10 +70,23 @@ class Written:
     unwritable: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def look(session: Session, jobs: Jobs[Any], *, limit: int) -> Look:
-    """Read up to *limit* schedules that are due, and as many that were edited. It locks nothing."""
+class Recurring(Protocol):
+    """What makes the jobs of a schedule, however it was read."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def job_type(self) -> str: ...
+    @property
+    def payload(self) -> object: ...
+    @property
+    def queue(self) -> str | None: ...
+
+
+def look(session: Session, jobs: Jobs[Any], *, limit: int, offset: int = 0) -> Look:
+    """Read up to *limit* schedules that are due, and as many that were edited, after *offset*. It locks nothing."""
     statement = statements.look(jobs.schedules, jobs.table, capabilities_of(session, jobs))
-    parameters = {"types": jobs.handlers.names, "registry": jobs.name, "limit": limit}
+    parameters = {"types": jobs.handlers.names, "registry": jobs.name, "limit": limit, "offset": offset}
     rows = _execute(session, jobs, statement, parameters).all()
     found = [row for row in rows if row.id is not None]
     now = instant(rows[0].now)
@@ -147,13 +160,20 @@ def declare(session: Session, jobs: Jobs[Any], declarations: Sequence[Declaratio
     return [name for name, stored in found.items() if stored.declared_by != jobs.name]
 
 
-def uphold(session: Session, jobs: Jobs[Any]) -> tuple[list[str], list[str]]:
-    """Revive what this registry declares and somebody has retired, and retire what it declares no more; gives names."""
-    can = capabilities_of(session, jobs)
+def retire(session: Session, jobs: Jobs[Any]) -> list[str]:
+    """Retire what this registry has declared and declares no more; gives the names."""
+    return _uphold(session, jobs, statements.retire)
+
+
+def revive(session: Session, jobs: Jobs[Any]) -> list[str]:
+    """Undo `retire` for what this registry declares: another release has not got it, or this one has it again."""
+    return _uphold(session, jobs, statements.revive)
+
+
+def _uphold(session: Session, jobs: Jobs[Any], build: Callable[[ScheduleTable, Capabilities], Executable]) -> list[str]:
+    statement = build(jobs.schedules, capabilities_of(session, jobs))
     parameters = {"registry": jobs.name, "rows": as_rows([{"name": name} for name in sorted(jobs.declarations)])}
-    revived = _execute(session, jobs, statements.revive(jobs.schedules, can), parameters).scalars().all()
-    retired = _execute(session, jobs, statements.retire(jobs.schedules, can), parameters).scalars().all()
-    return sorted(revived), sorted(retired)
+    return sorted(_execute(session, jobs, statement, parameters).scalars())
 
 
 def _declared(session: Session, jobs: Jobs[Any], names: str) -> dict[str, Row[Any]]:
@@ -185,7 +205,8 @@ def _write_alone(session: Session, jobs: Jobs[Any], move: Move, now: datetime) -
         if _is_locked(error):
             # Somebody has an open transaction with this slot's key: the next tick tries again.
             return Written()
-        text = clip(reason(error, redact=jobs.redact), ERROR_BYTES)
+        # Its first line: those below may show the row.
+        text = clip(reason(error, redact=jobs.redact).partition("\n")[0], ERROR_BYTES)
     try:
         with session.begin_nested():
             return _write(session, jobs, [broken(move, text, now=now)])
@@ -223,7 +244,7 @@ def _write(session: Session, jobs: Jobs[Any], batch: Sequence[Move]) -> Written:
     return Written(counted, fired, queues)
 
 
-def job_columns(jobs: Jobs[Any], schedule: ScheduleRow | ScheduleMixin) -> dict[str, Any]:
+def job_columns(jobs: Jobs[Any], schedule: Recurring) -> dict[str, Any]:
     """Give what every job of a schedule has.
 
     :raises UnknownHandler: the registry doesn't know its type
@@ -238,7 +259,7 @@ def job_columns(jobs: Jobs[Any], schedule: ScheduleRow | ScheduleMixin) -> dict[
     } | jobs.table.identity
 
 
-def slot_row(jobs: Jobs[Any], schedule: ScheduleRow | ScheduleMixin, slot: datetime, run_at: datetime) -> NewRow:
+def slot_row(jobs: Jobs[Any], schedule: Recurring, slot: datetime, run_at: datetime) -> NewRow:
     """Give the row of a slot's job."""
     key = slot_key(schedule.id, slot)
     columns = job_columns(jobs, schedule) | {"idempotency_key": key, "slot": slot, "run_at": run_at}

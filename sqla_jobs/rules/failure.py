@@ -29,17 +29,22 @@ def describe(error: BaseException, *, redact: Callable[[str], str] | None = None
 
 
 def _traceback(error: BaseException) -> str:
+    _hide_parameters(error)
+    lines = "".join(traceback.format_exception(error, limit=-FRAMES, chain=True)).splitlines()
+    return "\n".join(line for line in lines if not any(advert in line for advert in _ADVERTS)).rstrip()
+
+
+def _hide_parameters(error: BaseException) -> None:
     for link in _chain(error):
         # SQLAlchemy's StatementError prints the statement's parameters unless told otherwise.
         if getattr(link, "hide_parameters", None) is False:
             link.hide_parameters = True  # type: ignore[attr-defined]  # not every exception has it; this one does
-    lines = "".join(traceback.format_exception(error, limit=-FRAMES, chain=True)).splitlines()
-    return "\n".join(line for line in lines if not any(advert in line for advert in _ADVERTS)).rstrip()
 
 
 def reason(error: BaseException, *, redact: Callable[[str], str] | None = None) -> str:
     """Give what an error says, without its traceback: for those that a handler raises on purpose."""
     try:
+        _hide_parameters(error)
         text = str(error)
     except BaseException:  # noqa: BLE001  # a broken __str__ of the app's must not lose the outcome
         text = "(it has no text)"

@@ -28,6 +28,10 @@ BROKEN_RETRY = timedelta(minutes=1)
 """How long a row in error is left alone. An edit ends the wait."""
 
 _INSTANT = timedelta(microseconds=1)
+_SECOND = timedelta(seconds=1)
+
+_EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
+"""What plain SQL may set before this is taken for it: the years of `rules.options.check_instant`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +115,22 @@ def decide(row: ScheduleRow, *, now: datetime) -> Move:
             return _planned(row, now)
         return _fired(row, _undecided_from(row, row.next_run_at), now)
     except InvalidOption as error:
-        return Move(row, next_run_at=_retry_at(now), last_slot=row.last_slot, error=str(error))
+        return Move(row, next_run_at=now + BROKEN_RETRY, last_slot=_decided_until(row, now), error=str(error))
 
 
 def unserved(row: ScheduleRow, error: str) -> Move:
-    """Mark a row whose type this registry doesn't know; another's scheduler may."""
-    return Move(row, error=error, is_planned=False)
+    """Mark a row whose type this registry doesn't know; another's scheduler may, and has its slot."""
+    return Move(row, last_slot=_decided_until(row, None), error=error, is_planned=False)
 
 
 def broken(move: Move, error: str, *, now: datetime) -> Move:
     """Give the move for when *move* can't be written: none of its slots is decided, and all are tried again."""
-    row, decided = move.row, move.row.last_slot
-    if move.firings:
-        before = previous_slot(row.cron, row.timezone, move.firings[0].slot)
-        decided = before if decided is None else max(before, decided)
-    return Move(row, next_run_at=_retry_at(now), last_slot=decided, error=error)
-
-
-def _retry_at(now: datetime) -> datetime:
-    """Give when a row in error is tried again: never at a whole second, as slots are."""
-    return (now + BROKEN_RETRY).replace(microsecond=500_000)
+    row = move.row
+    if not move.firings:
+        return Move(row, next_run_at=now + BROKEN_RETRY, last_slot=_decided_until(row, now), error=error)
+    before = previous_slot(row.cron, row.timezone, move.firings[0].slot)
+    decided = before if row.last_slot is None else max(before, row.last_slot)
+    return Move(row, next_run_at=now + BROKEN_RETRY, last_slot=decided, missed=move.missed, error=error)
 
 
 def _planned(row: ScheduleRow, now: datetime) -> Move:
@@ -144,10 +144,28 @@ def _planned(row: ScheduleRow, now: datetime) -> Move:
 def _undecided_from(row: ScheduleRow, next_run_at: datetime) -> datetime:
     """Give the instant after which slots are undecided."""
     if row.last_slot is None:
-        return next_run_at - _INSTANT
-    if row.last_error is not None and next_run_at.microsecond:
-        return row.last_slot  # `_retry_at` says nothing about slots
-    return max(row.last_slot, next_run_at - _INSTANT)
+        return max(next_run_at, _EARLIEST) - _INSTANT
+    if row.last_error is not None:
+        return row.last_slot  # next_run_at is when the row is tried again
+    return max(row.last_slot, max(next_run_at, _EARLIEST) - _INSTANT)
+
+
+def _decided_until(row: ScheduleRow, now: datetime | None) -> datetime | None:
+    """Give the `last_slot` of a row that gets an error: its slots from then on stay undecided, those before don't."""
+    if row.is_edited:
+        decided = None if now is None else now.replace(microsecond=0)
+    elif row.last_error is not None or row.next_run_at is None:
+        decided = None
+    else:
+        decided = _slot_before(row, max(row.next_run_at, _EARLIEST))
+    return max(filter(None, (row.last_slot, decided)), default=None)
+
+
+def _slot_before(row: ScheduleRow, slot: datetime) -> datetime:
+    try:
+        return previous_slot(row.cron, row.timezone, slot)
+    except InvalidOption:  # it is the text that is broken
+        return slot - _SECOND
 
 
 def _fired(row: ScheduleRow, after: datetime, now: datetime) -> Move:
@@ -209,8 +227,16 @@ def _missed(row: ScheduleRow, after: datetime, before: datetime) -> tuple[int, d
 
 
 def offset_of(cron: str, name: str, seconds: float | None) -> timedelta:
-    """Give how long after a slot its job is due."""
-    return spread(cron, name) if seconds is None else timedelta(seconds=seconds)
+    """Give how long after a slot its job is due.
+
+    :raises InvalidSchedule: the stored number is out of range
+    """
+    if seconds is None:
+        return spread(cron, name)
+    given = cast("object", seconds)  # SQLite stores any type in any column
+    if not (isinstance(given, int | float) and 0 <= given <= LONGEST_DELAY.total_seconds()):
+        raise InvalidSchedule(f"the offset of schedule {name!r} is {given!r} seconds: from 0 to {LONGEST_DELAY}")
+    return timedelta(seconds=seconds)
 
 
 def upcoming(cron: str, zone: str, after: datetime, count: int) -> list[datetime]:
@@ -227,7 +253,9 @@ def slots_between(cron: str, zone: str, *, start: datetime, end: datetime, limit
     :raises InvalidSchedule: there are more than *limit*
     """
     slots: list[datetime] = []
-    slot = next_slot(cron, zone, start - _INSTANT)
+    slot = next_slot(cron, zone, start)
+    before = previous_slot(cron, zone, slot)
+    slot = before if before >= start else slot  # *start* is a slot itself
     while slot < end:
         if len(slots) == limit:
             raise InvalidSchedule(
@@ -247,9 +275,7 @@ def _check(row: ScheduleRow) -> None:
     """Look at what plain SQL may have written."""
     for part in ("cron", "timezone", "catch_up", "catch_up_limit", "overlap"):
         check_part(part, getattr(row, part))
-    offset = cast("object", row.offset)  # SQLite stores any type in any column
-    if offset is not None and not (isinstance(offset, int | float) and 0 <= offset <= LONGEST_DELAY.total_seconds()):
-        raise InvalidSchedule(f"the offset of schedule {row.name!r} is {offset!r} seconds: from 0 to {LONGEST_DELAY}")
+    offset_of(row.cron, row.name, row.offset)
     if not isinstance(row.payload, dict):
         raise InvalidSchedule(f"the payload of schedule {row.name!r} is no JSON object: write the handler's arguments")
 

@@ -57,14 +57,19 @@ class Scheduler:
         self._declare()
         if time.monotonic() >= self._uphold_at:
             self._uphold()
+        skipped = 0
         for _ in range(LOOKS_PER_TICK):
             began = time.monotonic()
-            found = self._connector.read(lambda session: scheduling.look(session, self._jobs, limit=SCHEDULES_PER_LOOK))
+            look = partial(scheduling.look, jobs=self._jobs, limit=SCHEDULES_PER_LOOK, offset=skipped)
+            found = self._connector.read(look)
             if found.has_revivable:
-                self._uphold()
+                self._revive()
+                continue
             moves = self._carried_out(found)
-            if len(found.rows) < SCHEDULES_PER_LOOK or not moves:
+            if len(found.rows) < SCHEDULES_PER_LOOK:
                 return self._wait(found, moves, time.monotonic() - began)
+            # All of them locked, or another's by now: others are due behind them.
+            skipped = 0 if moves else skipped + SCHEDULES_PER_LOOK
         return 0.0
 
     def _carried_out(self, found: scheduling.Look) -> list[Move]:
@@ -107,11 +112,13 @@ class Scheduler:
             )
 
     def _uphold(self) -> None:
-        revived, retired = self._connector.run(lambda session: scheduling.uphold(session, self._jobs))
-        self._uphold_at = time.monotonic() + UPHOLD_SECONDS * (0.9 + 0.2 * random.random())
-        for name in retired:
+        self._revive()
+        for name in self._connector.run(lambda session: scheduling.retire(session, self._jobs)):
             log.info("schedule %r is retired: registry %r declares it no more", name, self._jobs.name)
-        for name in revived:
+        self._uphold_at = time.monotonic() + UPHOLD_SECONDS * (0.9 + 0.2 * random.random())
+
+    def _revive(self) -> None:
+        for name in self._connector.run(lambda session: scheduling.revive(session, self._jobs)):
             log.info("schedule %r is no longer retired: registry %r declares it", name, self._jobs.name)
 
     def _report(self, written: scheduling.Written) -> None:

@@ -22,7 +22,9 @@ from sqlalchemy import (
     Double,
     FromClause,
     Integer,
+    SelectBase,
     String,
+    any_,
     bindparam,
     cast,
     column,
@@ -206,7 +208,6 @@ class Capabilities:
     """The oldest server that has what we need."""
     has_row_locks: bool
     """`FOR UPDATE SKIP LOCKED`. Without it one writer at a time is let in, by `begin_writing`."""
-    has_arrays: bool
     has_rising_ids: bool
     """One writer at a time: the rows of an insert get ids that rise, and nobody's come between."""
     has_notify: bool
@@ -232,6 +233,10 @@ class Capabilities:
         """Give the INSERT that knows ON CONFLICT."""
         raise NotImplementedError
 
+    def among(self, column: ColumnElement[Any], ids: SelectBase) -> ColumnElement[bool]:
+        """Say that *column* is one of the few *ids*."""
+        return column.in_(ids)
+
 
 class _Postgresql(Capabilities):
     def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
@@ -242,6 +247,10 @@ class _Postgresql(Capabilities):
     def insert(self, table: Any) -> Any:
         return postgresql.insert(table)
 
+    def among(self, column: ColumnElement[Any], ids: SelectBase) -> ColumnElement[bool]:
+        # An array is taken for ten rows, and the key is used, whatever the planner expects of *ids*.
+        return column == any_(func.array(ids.scalar_subquery()))
+
 
 class _Sqlite(Capabilities):
     def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
@@ -249,7 +258,8 @@ class _Sqlite(Capabilities):
         shape = [
             func.json_extract(each.c.value, f"$.{name}", type_=type_).label(name) for name, type_ in columns.items()
         ]
-        return select(*shape).select_from(each).subquery("given")
+        # Kept apart, SQLite makes an index of it; else it reads the JSON again for each row of the table.
+        return select(*shape).select_from(each).cte("given").prefix_with("MATERIALIZED")
 
     def insert(self, table: Any) -> Any:
         return sqlite.insert(table)
@@ -277,7 +287,6 @@ _KNOWN: tuple[Capabilities, ...] = (
         name="postgresql",
         oldest=(13,),
         has_row_locks=True,
-        has_arrays=True,
         has_rising_ids=False,
         has_notify=True,
         begin_writing=None,
@@ -294,7 +303,6 @@ _KNOWN: tuple[Capabilities, ...] = (
         name="sqlite",
         oldest=(3, 35),
         has_row_locks=False,
-        has_arrays=False,
         has_rising_ids=True,
         has_notify=False,
         begin_writing=text("BEGIN IMMEDIATE"),

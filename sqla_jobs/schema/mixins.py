@@ -119,6 +119,7 @@ class ScheduleMixin:
     """The columns of a schedule. Rows come from `jobs.schedule(…)`, or are added at run time like any other object.
 
     Cron text, zone and the rest are checked when an attribute is set, and again when a scheduler reads the row.
+    SQLAlchemy takes one `@validates` for an attribute: for checks of your own, `event.listen(Schedule.cron, "set", …)`.
     """
 
     id: Mapped[int] = mapped_column(BIG_ID, primary_key=True, autoincrement=True, sort_order=-100)
@@ -172,7 +173,11 @@ class ScheduleMixin:
     @validates("name", "job_type", "queue", "cron", "timezone", "offset", "catch_up", "catch_up_limit", "overlap")
     def _check_part(self, name: str, value: Any) -> Any:
         # A SQL expression has no value yet: a scheduler looks at what came of it.
-        return value if isinstance(value, ClauseElement) else check_part(name, value)
+        return (
+            value
+            if hasattr(value, "__clause_element__") or isinstance(value, ClauseElement)
+            else check_part(name, value)
+        )
 
 
 OUR_JOB_COLUMNS = frozenset(name for name in (*vars(_JobColumns), *vars(JobMixin)) if not name.startswith("__"))

@@ -33,11 +33,13 @@ from sqlalchemy.types import TypeEngine
 
 from sqla_jobs.schema.dialects import Capabilities, epoch, from_epoch, later
 from sqla_jobs.schema.mixins import is_edited
-from sqla_jobs.schema.statements import is_among
 from sqla_jobs.schema.tables import JobTable, ScheduleTable
 
 OVERDUE = 60.0
 """Seconds after which a due row of an unknown type is marked: whoever knows the type would have fired it."""
+
+LARGEST = 2**62
+"""A count of slots stops there."""
 
 JUST_RETIRED = 300.0
 """Seconds for which a retired schedule is looked at, in case that the code of this process still has it."""
@@ -64,19 +66,21 @@ _MOVE_COLUMNS: dict[str, Any] = {
 def look(schedules: ScheduleTable, jobs: JobTable, can: Capabilities) -> Executable:
     """The seconds until the next slot, and up to `limit` rows each that are due, edited, or just retired.
 
-    One row without an id where there are none. Indexes: `due`, `edited`, `retired`. Parameters: types, registry, limit.
+    One row without an id where there are none. Indexes: `due`, `edited`, `retired`.
+    Parameters: types, registry, limit, offset.
     """
     c = schedules.table.c
     later_slots = select(func.min(c.next_run_at)).where(c.retired_at.is_(None), c.next_run_at > schedules.now)
     wait = select((epoch(later_slots.scalar_subquery()) - epoch(schedules.now)).label("wait")).subquery("next")
     ids = union(*(select(each.c.id) for each in _looked_at(schedules)))
     columns = [wait.c.wait, epoch(schedules.now).label("now"), *_row_columns(schedules, jobs)]
-    return select(*columns).select_from(wait.outerjoin(schedules.table, is_among(c.id, ids, can)))
+    return select(*columns).select_from(wait.outerjoin(schedules.table, can.among(c.id, ids)))
 
 
 def _looked_at(schedules: ScheduleTable) -> list[FromClause]:
     c = schedules.table.c
     limit: Any = bindparam("limit", type_=Integer())
+    offset: Any = bindparam("offset", 0, type_=Integer())
     knows = c.job_type.in_(bindparam("types", expanding=True))
     # A type that this registry doesn't know: to be marked once, and not where another registry has declared it.
     is_unmarked = and_(c.last_error.is_(None), or_(c.declared_by.is_(None), c.declared_by == bindparam("registry")))
@@ -86,12 +90,14 @@ def _looked_at(schedules: ScheduleTable) -> list[FromClause]:
         .where(c.retired_at.is_(None), c.next_run_at <= schedules.now, or_(knows, and_(is_unmarked, is_overdue)))
         .order_by(c.next_run_at, c.id)
         .limit(limit)
+        .offset(offset)
     )
     edited = (
         select(c.id)
         .where(c.retired_at.is_(None), is_edited(schedules.table), or_(knows, is_unmarked))
         .order_by(c.id)
         .limit(limit)
+        .offset(offset)
     )
     just_retired = (
         select(c.id)
@@ -118,8 +124,8 @@ def _row_columns(schedules: ScheduleTable, jobs: JobTable) -> list[ColumnElement
         type_coerce(c.offset, _DOUBLE).label("offset"),
         epoch(c.next_run_at).label("next_run_at"),
         epoch(c.last_slot).label("last_slot"),
-        cast_to(c.next_run_at, Text()).label("seen_next_run_at"),
-        cast_to(c.last_slot, Text()).label("seen_last_slot"),
+        _seen(c.next_run_at).label("seen_next_run_at"),
+        _seen(c.last_slot).label("seen_last_slot"),
         is_edited(schedules.table).label("is_edited"),
         c.retired_at.is_not(None).label("is_retired"),
         # Index of the job table: `schedule`.
@@ -138,6 +144,8 @@ def move(schedules: ScheduleTable, can: Capabilities) -> Executable:
     unchanged = (
         select(c.id)
         .join_from(given, schedules.table, _is_as_read(schedules, given))
+        # For the primary key: PostgreSQL expects a hundred rows in any JSON.
+        .where(can.among(c.id, select(g.id).correlate(None)))
         .order_by(c.id)
         .with_for_update(skip_locked=True, key_share=True, of=schedules.table)
         .cte("unchanged")
@@ -149,14 +157,15 @@ def move(schedules: ScheduleTable, can: Capabilities) -> Executable:
 
     return (
         update(schedules.table)
-        .where(c.id == g.id, is_among(c.id, select(unchanged.c.id), can))
+        .where(c.id == g.id, can.among(c.id, select(unchanged.c.id)))
         .values(
             planned_cron=planned(c.cron, c.planned_cron),
             planned_timezone=planned(c.timezone, c.planned_timezone),
             planned_enabled=planned(c.enabled, c.planned_enabled),
             next_run_at=planned(from_epoch(g.next_run_at), c.next_run_at),
-            last_slot=planned(from_epoch(g.last_slot), c.last_slot),
-            slots_missed=c.slots_missed + g.missed,
+            last_slot=from_epoch(g.last_slot),
+            # No overflow, which would be one row's fault for ever.
+            slots_missed=case((c.slots_missed < LARGEST, c.slots_missed + g.missed), else_=c.slots_missed),
             overlaps_skipped=c.overlaps_skipped + g.overlaps,
             last_error=g.error,
         )
@@ -173,9 +182,14 @@ def _is_as_read(schedules: ScheduleTable, given: FromClause) -> ColumnElement[bo
         c.timezone == g.timezone,
         c.enabled == g.enabled,
         c.retired_at.is_(None),
-        cast_to(c.next_run_at, Text()).is_not_distinct_from(g.seen_next_run_at),
-        cast_to(c.last_slot, Text()).is_not_distinct_from(g.seen_last_slot),
+        _seen(c.next_run_at).is_not_distinct_from(g.seen_next_run_at),
+        _seen(c.last_slot).is_not_distinct_from(g.seen_last_slot),
     )
+
+
+def _seen(instant: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The instant as text that any session writes alike, also 'infinity': a time's own text hangs on its zone."""
+    return cast_to(epoch(instant), Text())
 
 
 @lru_cache(maxsize=64)
@@ -239,9 +253,20 @@ def insert_schedules(schedules: ScheduleTable, can: Capabilities) -> Executable:
     return cast("Executable", inserted.on_conflict_do_nothing(index_elements=[schedules.table.c.name]))
 
 
-def by_name(schedules: ScheduleTable, name: str) -> Select[Any]:
-    """The schedule of that name, as an object. Index: the unique one of `name`."""
-    return select(schedules.mapper.base_mapper.class_).where(schedules.table.c.name == name)
+def by_name(schedules: ScheduleTable, name: str) -> Executable:
+    """What makes the slots and jobs of the schedule of that name. Index: the unique one of `name`."""
+    model, texts = schedules.mapper.class_, ("name", "job_type", "queue", "cron", "timezone", "payload")
+    columns: list[Any] = [cast_to(getattr(model, name), Text()).label(name) for name in texts]
+    return select(model.id, type_coerce(model.offset, _DOUBLE).label("offset"), *columns).where(model.name == name)
+
+
+def enable(schedules: ScheduleTable, name: str, *, enabled: bool) -> Executable:
+    """Pause or resume; gives the id. What a pause has passed over stays so, also if no scheduler has seen the pause."""
+    model: Any = schedules.mapper.class_
+    values: dict[str, Any] = {"enabled": enabled}
+    if enabled:
+        values["planned_cron"] = case((model.enabled.is_(False), null()), else_=model.planned_cron)
+    return update(model).where(model.name == name).values(values).returning(model.id)
 
 
 def all_names(schedules: ScheduleTable) -> Select[Any]:

@@ -8,13 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sqla_jobs.schema import statements
+from sqlalchemy.orm import DeclarativeBase
+
+from sqla_jobs.schema import schedules, statements
 from sqla_jobs.schema.dialects import Listen, capabilities
-from sqla_jobs.schema.tables import job_table
+from sqla_jobs.schema.mixins import ArchivedJobMixin, ScheduleMixin
+from sqla_jobs.schema.tables import archive_table, job_table, schedule_table
 from tests.schema.models import job_model, new_dialect
 
 if TYPE_CHECKING:
     from sqlalchemy import Dialect, Executable
+
+    from sqla_jobs.schema.dialects import Capabilities
 
 PAGES: Final = Path(__file__).parent / "statements"
 
@@ -23,9 +28,24 @@ DIALECTS: Final[dict[str, Dialect]] = {
     "sqlite": new_dialect("sqlite"),
 }
 
-JOBS: Final = job_table(job_model(), None)
 
-NEW: Final = frozenset({"type", "payload", "queue", "max_attempts"})
+class Base(DeclarativeBase): ...
+
+
+class Schedule(ScheduleMixin, Base):
+    __tablename__ = "schedule"
+
+
+class ArchivedJob(ArchivedJobMixin, Base):
+    __tablename__ = "archived_job"
+
+
+JOBS: Final = job_table(job_model(), None)
+SCHEDULES: Final = schedule_table(Schedule, None)
+ARCHIVE: Final = archive_table(ArchivedJob, None)
+
+NEW: Final = ("type", "payload", "queue", "max_attempts")
+"""What every new job sets; an insert of one job takes its columns from its parameters."""
 
 
 def spoken(dialect: Dialect) -> dict[str, str]:
@@ -33,6 +53,11 @@ def spoken(dialect: Dialect) -> dict[str, str]:
     can = capabilities(dialect)
     common = {"type": "send", "run_at": JOBS.now}
     channel = JOBS.channel if can.has_notify else None
+
+    def inserted(**options: Any) -> Any:
+        no: dict[str, Any] = {"has_key": False, "has_time": False, "is_delayed": False, "channel": None}
+        return statements.insert_job(JOBS, can, **no | options)
+
     said: dict[str, Any] = {
         "claim": statements.claim(JOBS, can, every_queue=False),
         "claim from every queue": statements.claim(JOBS, can, every_queue=True),
@@ -44,12 +69,10 @@ def spoken(dialect: Dialect) -> dict[str, str]:
         "strays": statements.strays(JOBS),
         "endings": statements.endings(JOBS, can),
         "current time": statements.current_time(JOBS),
-        "insert job": statements.insert_job(JOBS, can, NEW, is_delayed=False, channel=channel),
-        "insert job with a delay": statements.insert_job(JOBS, can, NEW, is_delayed=True, channel=None),
-        "insert job at a time": statements.insert_job(JOBS, can, NEW | {"run_at"}, is_delayed=False, channel=None),
-        "insert job with a key": statements.insert_job(
-            JOBS, can, NEW | {"idempotency_key"}, is_delayed=False, channel=None
-        ),
+        "insert job": inserted(channel=channel),
+        "insert job with a delay": inserted(is_delayed=True),
+        "insert job at a time": inserted(has_time=True),
+        "insert job with a key": inserted(has_key=True),
         "insert jobs": statements.insert_jobs(JOBS, can, common, has_keys=False),
         "insert jobs with keys": statements.insert_jobs(JOBS, can, common, has_keys=True),
         "jobs by key": statements.by_key(JOBS, ["a", "b"]),
@@ -59,12 +82,40 @@ def spoken(dialect: Dialect) -> dict[str, str]:
     if can.has_notify:
         said["notify"] = statements.notify(can, JOBS.channel)
         said["listen"] = Listen(JOBS.channel)
-    return {name: compiled(statement, dialect) for name, statement in said.items()}
+    said |= said_of_schedules(can)
+    return {name: compiled(statement, dialect, *KEYS.get(name, ())) for name, statement in said.items()}
 
 
-def compiled(statement: Executable, dialect: Dialect) -> str:
-    """Return the statement as it is sent, but for the parameters."""
-    lines = str(statement.compile(dialect=dialect)).splitlines()  # type: ignore[attr-defined]  # what we say compiles
+KEYS: Final = {
+    "insert job": NEW,
+    "insert job with a delay": NEW,
+    "insert job at a time": (*NEW, "run_at"),
+    "insert job with a key": (*NEW, "idempotency_key"),
+}
+
+
+def said_of_schedules(can: Capabilities) -> dict[str, Any]:
+    """Return the statements of a scheduler, and of what people do with schedules."""
+    return {
+        "look": schedules.look(SCHEDULES, JOBS, can),
+        "move": schedules.move(SCHEDULES, can),
+        "declared": schedules.declared(SCHEDULES, can),
+        "insert schedules": schedules.insert_schedules(SCHEDULES, can),
+        "redeclare": schedules.redeclare(SCHEDULES),
+        "retire": schedules.retire(SCHEDULES, can),
+        "revive": schedules.revive(SCHEDULES, can),
+        "schedule by name": schedules.by_name(SCHEDULES, "report"),
+        "resume": schedules.enable(SCHEDULES, "report", enabled=True),
+        "all names": schedules.all_names(SCHEDULES),
+        "archived jobs by key": statements.by_key(ARCHIVE, ["a", "b"]),
+    }
+
+
+def compiled(statement: Executable, dialect: Dialect, *keys: str) -> str:
+    """Return the statement as it is sent with parameters of these *keys*."""
+    options = {"column_keys": keys} if keys else {}
+    sent = statement.compile(dialect=dialect, **options)  # type: ignore[attr-defined]  # what we say compiles
+    lines = str(sent).splitlines()
     return "\n".join(line.rstrip() for line in lines).strip()
 
 

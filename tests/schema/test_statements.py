@@ -10,7 +10,7 @@ from sqla_jobs.schema import statements
 from sqla_jobs.schema.dialects import capabilities
 from sqla_jobs.schema.tables import job_table
 from tests.schema.models import job_model
-from tests.schema.spoken import DIALECTS, JOBS, NEW, compiled, page, path, spoken
+from tests.schema.spoken import DIALECTS, JOBS, compiled, page, path, spoken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,8 +161,12 @@ TIMED: dict[str, Callable[[Any, Any], Any]] = {
     "settle": statements.settle,
     "expired": lambda jobs, can: statements.expired(jobs),
     "current time": lambda jobs, can: statements.current_time(jobs),
-    "insert job": lambda jobs, can: statements.insert_job(jobs, can, NEW, is_delayed=False, channel=None),
-    "insert job with a delay": lambda jobs, can: statements.insert_job(jobs, can, NEW, is_delayed=True, channel=None),
+    "insert job": lambda jobs, can: statements.insert_job(
+        jobs, can, has_key=False, has_time=False, is_delayed=False, channel=None
+    ),
+    "insert job with a delay": lambda jobs, can: statements.insert_job(
+        jobs, can, has_key=False, has_time=False, is_delayed=True, channel=None
+    ),
     "insert jobs": lambda jobs, can: statements.insert_jobs(jobs, can, {"run_at": jobs.now}, has_keys=False),
     "insert jobs with keys": lambda jobs, can: statements.insert_jobs(jobs, can, {"run_at": jobs.now}, has_keys=True),
 }

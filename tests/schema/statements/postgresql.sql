@@ -139,16 +139,16 @@ FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, clai
 SELECT statement_timestamp() AS anon_1;
 
 -- insert job
-INSERT INTO job (type, payload, queue, run_at, max_attempts, created_at) VALUES (%(new_type)s::VARCHAR, %(new_payload)s::JSONB, %(new_queue)s::VARCHAR, statement_timestamp(), %(new_max_attempts)s::INTEGER, statement_timestamp()) RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at, pg_notify(%(pg_notify_2)s::VARCHAR, job.queue) AS pg_notify_1;
+INSERT INTO job (type, payload, queue, run_at, max_attempts, created_at) VALUES (%(type)s::VARCHAR, %(payload)s::JSONB, %(queue)s::VARCHAR, statement_timestamp(), %(max_attempts)s::INTEGER, statement_timestamp()) RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at, pg_notify(%(pg_notify_2)s::VARCHAR, job.queue) AS pg_notify_1;
 
 -- insert job with a delay
-INSERT INTO job (type, payload, queue, run_at, max_attempts, created_at) VALUES (%(new_type)s::VARCHAR, %(new_payload)s::JSONB, %(new_queue)s::VARCHAR, (statement_timestamp() + CAST(%(delay)s AS DOUBLE PRECISION) * INTERVAL '1 second'), %(new_max_attempts)s::INTEGER, statement_timestamp()) RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at;
+INSERT INTO job (type, payload, queue, run_at, max_attempts, created_at) VALUES (%(type)s::VARCHAR, %(payload)s::JSONB, %(queue)s::VARCHAR, (statement_timestamp() + CAST(%(sqla_jobs_delay)s AS DOUBLE PRECISION) * INTERVAL '1 second'), %(max_attempts)s::INTEGER, statement_timestamp()) RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at;
 
 -- insert job at a time
-INSERT INTO job (type, payload, queue, run_at, max_attempts, created_at) VALUES (%(new_type)s::VARCHAR, %(new_payload)s::JSONB, %(new_queue)s::VARCHAR, %(new_run_at)s::TIMESTAMP WITH TIME ZONE, %(new_max_attempts)s::INTEGER, statement_timestamp()) RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at;
+INSERT INTO job (type, payload, queue, run_at, max_attempts, created_at) VALUES (%(type)s::VARCHAR, %(payload)s::JSONB, %(queue)s::VARCHAR, %(run_at)s::TIMESTAMP WITH TIME ZONE, %(max_attempts)s::INTEGER, statement_timestamp()) RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at;
 
 -- insert job with a key
-INSERT INTO job (type, payload, queue, idempotency_key, run_at, max_attempts, created_at) VALUES (%(new_type)s::VARCHAR, %(new_payload)s::JSONB, %(new_queue)s::VARCHAR, %(new_idempotency_key)s::VARCHAR, statement_timestamp(), %(new_max_attempts)s::INTEGER, statement_timestamp()) ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at;
+INSERT INTO job (type, payload, queue, idempotency_key, run_at, max_attempts, created_at) VALUES (%(type)s::VARCHAR, %(payload)s::JSONB, %(queue)s::VARCHAR, %(idempotency_key)s::VARCHAR, statement_timestamp(), %(max_attempts)s::INTEGER, statement_timestamp()) ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING RETURNING job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at;
 
 -- insert jobs
 INSERT INTO job (type, run_at, created_at) VALUES (%(type)s::VARCHAR, statement_timestamp(), statement_timestamp()) RETURNING job.id;
@@ -177,3 +177,69 @@ FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(queue VARCHAR);
 
 -- listen
 LISTEN "sqla_jobs:job";
+
+-- look
+SELECT next.wait, CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS now, schedule.id, schedule.enabled, schedule.catch_up_limit, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, schedule."offset" AS "offset", CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS next_run_at, CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS last_slot, CAST(CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS TEXT) AS seen_next_run_at, CAST(CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS TEXT) AS seen_last_slot, schedule.planned_cron IS NULL OR schedule.cron != schedule.planned_cron OR schedule.planned_timezone IS NULL OR schedule.timezone != schedule.planned_timezone OR schedule.planned_enabled IS NULL OR schedule.enabled != schedule.planned_enabled OR schedule.enabled = (schedule.next_run_at IS NULL) AS is_edited, schedule.retired_at IS NOT NULL AS is_retired, CASE WHEN (schedule.overlap = %(overlap_1)s::VARCHAR) THEN EXISTS (SELECT job.id
+FROM job
+WHERE job.schedule_id IS NOT NULL AND job.finished_at IS NULL AND job.schedule_id = schedule.id) ELSE false END AS has_unfinished
+FROM (SELECT CAST(EXTRACT(EPOCH FROM (SELECT min(schedule.next_run_at) AS min_1
+FROM schedule
+WHERE schedule.retired_at IS NULL AND schedule.next_run_at > statement_timestamp())) AS DOUBLE PRECISION) - CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS wait) AS next LEFT OUTER JOIN schedule ON schedule.id = ANY (array((SELECT due.id
+FROM (SELECT schedule.id AS id
+FROM schedule
+WHERE schedule.retired_at IS NULL AND schedule.next_run_at <= statement_timestamp() AND (schedule.job_type IN (__[POSTCOMPILE_types]) OR schedule.last_error IS NULL AND (schedule.declared_by IS NULL OR schedule.declared_by = %(registry)s::VARCHAR) AND schedule.next_run_at <= (statement_timestamp() + CAST(%(param_1)s AS DOUBLE PRECISION) * INTERVAL '1 second')) ORDER BY schedule.next_run_at, schedule.id
+ LIMIT %(limit)s::INTEGER OFFSET %(offset)s::INTEGER) AS due UNION SELECT edited.id
+FROM (SELECT schedule.id AS id
+FROM schedule
+WHERE schedule.retired_at IS NULL AND (schedule.planned_cron IS NULL OR schedule.cron != schedule.planned_cron OR schedule.planned_timezone IS NULL OR schedule.timezone != schedule.planned_timezone OR schedule.planned_enabled IS NULL OR schedule.enabled != schedule.planned_enabled OR schedule.enabled = (schedule.next_run_at IS NULL)) AND (schedule.job_type IN (__[POSTCOMPILE_types]) OR schedule.last_error IS NULL AND (schedule.declared_by IS NULL OR schedule.declared_by = %(registry)s::VARCHAR)) ORDER BY schedule.id
+ LIMIT %(limit)s::INTEGER OFFSET %(offset)s::INTEGER) AS edited UNION SELECT just_retired.id
+FROM (SELECT schedule.id AS id
+FROM schedule
+WHERE schedule.retired_at > (statement_timestamp() + CAST(%(param_2)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND schedule.declared_by = %(registry)s::VARCHAR ORDER BY schedule.retired_at, schedule.id
+ LIMIT %(limit)s::INTEGER) AS just_retired)));
+
+-- move
+WITH unchanged AS MATERIALIZED
+(SELECT schedule.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, cron VARCHAR, timezone VARCHAR, enabled BOOLEAN, seen_next_run_at TEXT, seen_last_slot TEXT, is_planned BOOLEAN, next_run_at DOUBLE PRECISION, last_slot DOUBLE PRECISION, missed BIGINT, "overlaps" BIGINT, error TEXT) JOIN schedule ON schedule.id = given.id AND schedule.cron = given.cron AND schedule.timezone = given.timezone AND schedule.enabled = given.enabled AND schedule.retired_at IS NULL AND CAST(CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS TEXT) IS NOT DISTINCT FROM given.seen_next_run_at AND CAST(CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS TEXT) IS NOT DISTINCT FROM given.seen_last_slot
+WHERE schedule.id = ANY (array((SELECT given.id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, cron VARCHAR, timezone VARCHAR, enabled BOOLEAN, seen_next_run_at TEXT, seen_last_slot TEXT, is_planned BOOLEAN, next_run_at DOUBLE PRECISION, last_slot DOUBLE PRECISION, missed BIGINT, "overlaps" BIGINT, error TEXT)))) ORDER BY schedule.id FOR NO KEY UPDATE OF schedule SKIP LOCKED)
+ UPDATE schedule SET planned_cron=CASE WHEN given.is_planned THEN schedule.cron ELSE schedule.planned_cron END, planned_timezone=CASE WHEN given.is_planned THEN schedule.timezone ELSE schedule.planned_timezone END, planned_enabled=CASE WHEN given.is_planned THEN schedule.enabled ELSE schedule.planned_enabled END, next_run_at=CASE WHEN given.is_planned THEN to_timestamp(given.next_run_at) ELSE schedule.next_run_at END, last_slot=to_timestamp(given.last_slot), slots_missed=CASE WHEN (schedule.slots_missed < %(slots_missed_1)s::BIGINT) THEN schedule.slots_missed + given.missed ELSE schedule.slots_missed END, overlaps_skipped=(schedule.overlaps_skipped + given."overlaps"), last_error=given.error FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, cron VARCHAR, timezone VARCHAR, enabled BOOLEAN, seen_next_run_at TEXT, seen_last_slot TEXT, is_planned BOOLEAN, next_run_at DOUBLE PRECISION, last_slot DOUBLE PRECISION, missed BIGINT, "overlaps" BIGINT, error TEXT) WHERE schedule.id = given.id AND schedule.id = ANY (array((SELECT unchanged.id
+FROM unchanged))) RETURNING schedule.id;
+
+-- declared
+SELECT schedule.id, schedule.declared_by, schedule.name AS name, schedule.job_type AS job_type, CAST(schedule.payload AS TEXT) AS payload, schedule.queue AS queue, schedule.cron AS cron, schedule.timezone AS timezone, schedule."offset" AS "offset", schedule.catch_up AS catch_up, schedule.catch_up_limit AS catch_up_limit, schedule.overlap AS overlap
+FROM schedule
+WHERE schedule.name IN (SELECT given.name
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(name VARCHAR));
+
+-- insert schedules
+INSERT INTO schedule (created_at) VALUES (statement_timestamp()) ON CONFLICT (name) DO NOTHING RETURNING schedule.id;
+
+-- redeclare
+UPDATE schedule SET name=%(new_name)s::VARCHAR, job_type=%(new_job_type)s::VARCHAR, payload=%(new_payload)s::JSONB, queue=%(new_queue)s::VARCHAR, cron=%(new_cron)s::VARCHAR, timezone=%(new_timezone)s::VARCHAR, "offset"=%(new_offset)s, catch_up=%(new_catch_up)s::VARCHAR, catch_up_limit=%(new_catch_up_limit)s::INTEGER, overlap=%(new_overlap)s::VARCHAR WHERE schedule.id = %(of_id)s::BIGINT AND schedule.declared_by = %(registry)s::VARCHAR;
+
+-- retire
+UPDATE schedule SET retired_at=statement_timestamp() WHERE schedule.declared_by = %(registry)s::VARCHAR AND schedule.retired_at IS NULL AND (schedule.name NOT IN (SELECT given.name
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(name VARCHAR))) RETURNING schedule.name;
+
+-- revive
+UPDATE schedule SET retired_at=NULL, planned_cron=CASE WHEN (schedule.retired_at <= (statement_timestamp() + CAST(%(param_1)s AS DOUBLE PRECISION) * INTERVAL '1 second')) THEN NULL ELSE schedule.planned_cron END WHERE schedule.declared_by = %(registry)s::VARCHAR AND schedule.retired_at IS NOT NULL AND schedule.name IN (SELECT given.name
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(name VARCHAR)) RETURNING schedule.name;
+
+-- schedule by name
+SELECT schedule.id, schedule."offset" AS "offset", CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.payload AS TEXT) AS payload
+FROM schedule
+WHERE schedule.name = %(name_1)s::VARCHAR;
+
+-- resume
+UPDATE schedule SET enabled=%(enabled)s, planned_cron=CASE WHEN (schedule.enabled IS false) THEN NULL ELSE schedule.planned_cron END WHERE schedule.name = %(name_1)s::VARCHAR RETURNING schedule.id;
+
+-- all names
+SELECT schedule.name
+FROM schedule ORDER BY schedule.name;
+
+-- archived jobs by key
+SELECT archived_job.idempotency_key, archived_job.id
+FROM archived_job
+WHERE archived_job.idempotency_key IN (__[POSTCOMPILE_idempotency_key_1]);

@@ -58,21 +58,27 @@ FROM lane
 WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])) AS due;
 
 -- renew
-WITH held AS MATERIALIZED
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by
+FROM json_each(?) AS "each"),
+held AS MATERIALIZED
 (SELECT job.id AS id
-FROM (SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by
-FROM json_each(?) AS "each") AS given JOIN job ON job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by ORDER BY job.id)
+FROM given JOIN job ON job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by ORDER BY job.id)
  UPDATE job SET locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)) WHERE job.id IN (SELECT held.id
 FROM held) RETURNING id, claims;
 
 -- held
-SELECT job.id, job.claims
-FROM (SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by
-FROM json_each(?) AS "each") AS given JOIN job ON job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by;
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by
+FROM json_each(?) AS "each")
+ SELECT job.id, job.claims
+FROM given JOIN job ON job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by;
 
 -- settle
-UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', given.delay)) ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(given.errors, job.errors), result=given.result, lease_expirations=(job.lease_expirations + given.expired), last_lease_expired_at=CASE WHEN (given.expired > ?) THEN strftime('%Y-%m-%d %H:%M:%f000', 'now') ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE strftime('%Y-%m-%d %H:%M:%f000', 'now') END FROM (SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by, json_extract("each".value, ?) AS status, json_extract("each".value, ?) AS delay, json_extract("each".value, ?) AS attempts, json_extract("each".value, ?) AS refunds, json_extract("each".value, ?) AS error, json_extract("each".value, ?) AS errors, json_extract("each".value, ?) AS result, json_extract("each".value, ?) AS expired
-FROM json_each(?) AS "each") AS given WHERE job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by, json_extract("each".value, ?) AS status, json_extract("each".value, ?) AS delay, json_extract("each".value, ?) AS attempts, json_extract("each".value, ?) AS refunds, json_extract("each".value, ?) AS error, json_extract("each".value, ?) AS errors, json_extract("each".value, ?) AS result, json_extract("each".value, ?) AS expired
+FROM json_each(?) AS "each")
+ UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', given.delay)) ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(given.errors, job.errors), result=given.result, lease_expirations=(job.lease_expirations + given.expired), last_lease_expired_at=CASE WHEN (given.expired > ?) THEN strftime('%Y-%m-%d %H:%M:%f000', 'now') ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE strftime('%Y-%m-%d %H:%M:%f000', 'now') END FROM given WHERE job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
 
 -- expired
 SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(job.errors AS TEXT) AS errors
@@ -87,9 +93,11 @@ WHERE job.status = 'running' AND job.locked_by = ? ORDER BY job.locked_by, job.i
  LIMIT ? OFFSET ?;
 
 -- endings
-SELECT job.id, job.claims, job.status
-FROM (SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by
-FROM json_each(?) AS "each") AS given JOIN job ON job.id = given.id AND job.claims = given.claims AND (job.locked_by = given.locked_by OR job.locked_by IS NULL);
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by
+FROM json_each(?) AS "each")
+ SELECT job.id, job.claims, job.status
+FROM given JOIN job ON job.id = given.id AND job.claims = given.claims AND (job.locked_by = given.locked_by OR job.locked_by IS NULL);
 
 -- current time
 SELECT strftime('%Y-%m-%d %H:%M:%f000', 'now') AS anon_1;
@@ -126,3 +134,81 @@ WHERE job.idempotency_key = ?;
 SELECT job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at
 FROM job
 WHERE job.status = 'ready' AND job.type = ? ORDER BY job.id;
+
+-- look
+SELECT next.wait, round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS now, schedule.id, schedule.enabled, schedule.catch_up_limit, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, schedule."offset" AS "offset", round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS next_run_at, round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS last_slot, CAST(round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS TEXT) AS seen_next_run_at, CAST(round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS TEXT) AS seen_last_slot, schedule.planned_cron IS NULL OR schedule.cron != schedule.planned_cron OR schedule.planned_timezone IS NULL OR schedule.timezone != schedule.planned_timezone OR schedule.planned_enabled IS NULL OR schedule.enabled != schedule.planned_enabled OR schedule.enabled = (schedule.next_run_at IS NULL) AS is_edited, schedule.retired_at IS NOT NULL AS is_retired, CASE WHEN (schedule.overlap = ?) THEN EXISTS (SELECT job.id
+FROM job
+WHERE job.schedule_id IS NOT NULL AND job.finished_at IS NULL AND job.schedule_id = schedule.id) ELSE 0 END AS has_unfinished
+FROM (SELECT round((julianday((SELECT min(schedule.next_run_at) AS min_1
+FROM schedule
+WHERE schedule.retired_at IS NULL AND schedule.next_run_at > strftime('%Y-%m-%d %H:%M:%f000', 'now'))) - 2440587.5) * 86400.0, 3) - round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS wait) AS next LEFT OUTER JOIN schedule ON schedule.id IN (SELECT due.id
+FROM (SELECT schedule.id AS id
+FROM schedule
+WHERE schedule.retired_at IS NULL AND schedule.next_run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AND (schedule.job_type IN (__[POSTCOMPILE_types]) OR schedule.last_error IS NULL AND (schedule.declared_by IS NULL OR schedule.declared_by = ?) AND schedule.next_run_at <= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?))) ORDER BY schedule.next_run_at, schedule.id
+ LIMIT ? OFFSET ?) AS due UNION SELECT edited.id
+FROM (SELECT schedule.id AS id
+FROM schedule
+WHERE schedule.retired_at IS NULL AND (schedule.planned_cron IS NULL OR schedule.cron != schedule.planned_cron OR schedule.planned_timezone IS NULL OR schedule.timezone != schedule.planned_timezone OR schedule.planned_enabled IS NULL OR schedule.enabled != schedule.planned_enabled OR schedule.enabled = (schedule.next_run_at IS NULL)) AND (schedule.job_type IN (__[POSTCOMPILE_types]) OR schedule.last_error IS NULL AND (schedule.declared_by IS NULL OR schedule.declared_by = ?)) ORDER BY schedule.id
+ LIMIT ? OFFSET ?) AS edited UNION SELECT just_retired.id
+FROM (SELECT schedule.id AS id
+FROM schedule
+WHERE schedule.retired_at > strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)) AND schedule.declared_by = ? ORDER BY schedule.retired_at, schedule.id
+ LIMIT ? OFFSET ?) AS just_retired);
+
+-- move
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS cron, json_extract("each".value, ?) AS timezone, json_extract("each".value, ?) AS enabled, json_extract("each".value, ?) AS seen_next_run_at, json_extract("each".value, ?) AS seen_last_slot, json_extract("each".value, ?) AS is_planned, json_extract("each".value, ?) AS next_run_at, json_extract("each".value, ?) AS last_slot, json_extract("each".value, ?) AS missed, json_extract("each".value, ?) AS overlaps, json_extract("each".value, ?) AS error
+FROM json_each(?) AS "each"),
+unchanged AS MATERIALIZED
+(SELECT schedule.id AS id
+FROM given JOIN schedule ON schedule.id = given.id AND schedule.cron = given.cron AND schedule.timezone = given.timezone AND schedule.enabled = given.enabled AND schedule.retired_at IS NULL AND CAST(round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS TEXT) IS given.seen_next_run_at AND CAST(round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS TEXT) IS given.seen_last_slot
+WHERE schedule.id IN (SELECT given.id
+FROM given) ORDER BY schedule.id)
+ UPDATE schedule SET planned_cron=CASE WHEN given.is_planned THEN schedule.cron ELSE schedule.planned_cron END, planned_timezone=CASE WHEN given.is_planned THEN schedule.timezone ELSE schedule.planned_timezone END, planned_enabled=CASE WHEN given.is_planned THEN schedule.enabled ELSE schedule.planned_enabled END, next_run_at=CASE WHEN given.is_planned THEN strftime('%Y-%m-%d %H:%M:%f000', given.next_run_at, 'unixepoch') ELSE schedule.next_run_at END, last_slot=strftime('%Y-%m-%d %H:%M:%f000', given.last_slot, 'unixepoch'), slots_missed=CASE WHEN (schedule.slots_missed < ?) THEN schedule.slots_missed + given.missed ELSE schedule.slots_missed END, overlaps_skipped=(schedule.overlaps_skipped + given.overlaps), last_error=given.error FROM given WHERE schedule.id = given.id AND schedule.id IN (SELECT unchanged.id
+FROM unchanged) RETURNING id;
+
+-- declared
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS name
+FROM json_each(?) AS "each")
+ SELECT schedule.id, schedule.declared_by, schedule.name AS name, schedule.job_type AS job_type, CAST(schedule.payload AS TEXT) AS payload, schedule.queue AS queue, schedule.cron AS cron, schedule.timezone AS timezone, schedule."offset" AS "offset", schedule.catch_up AS catch_up, schedule.catch_up_limit AS catch_up_limit, schedule.overlap AS overlap
+FROM schedule
+WHERE schedule.name IN (SELECT given.name
+FROM given);
+
+-- insert schedules
+INSERT INTO schedule (created_at) VALUES (strftime('%Y-%m-%d %H:%M:%f000', 'now')) ON CONFLICT (name) DO NOTHING;
+
+-- redeclare
+UPDATE schedule SET name=?, job_type=?, payload=?, queue=?, cron=?, timezone=?, "offset"=?, catch_up=?, catch_up_limit=?, overlap=? WHERE schedule.id = ? AND schedule.declared_by = ?;
+
+-- retire
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS name
+FROM json_each(?) AS "each")
+ UPDATE schedule SET retired_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE schedule.declared_by = ? AND schedule.retired_at IS NULL AND (schedule.name NOT IN (SELECT given.name
+FROM given)) RETURNING name;
+
+-- revive
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS name
+FROM json_each(?) AS "each")
+ UPDATE schedule SET retired_at=NULL, planned_cron=CASE WHEN (schedule.retired_at <= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?))) THEN NULL ELSE schedule.planned_cron END WHERE schedule.declared_by = ? AND schedule.retired_at IS NOT NULL AND schedule.name IN (SELECT given.name
+FROM given) RETURNING name;
+
+-- schedule by name
+SELECT schedule.id, schedule."offset" AS "offset", CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.payload AS TEXT) AS payload
+FROM schedule
+WHERE schedule.name = ?;
+
+-- resume
+UPDATE schedule SET enabled=?, planned_cron=CASE WHEN (schedule.enabled IS 0) THEN NULL ELSE schedule.planned_cron END WHERE schedule.name = ? RETURNING id;
+
+-- all names
+SELECT schedule.name
+FROM schedule ORDER BY schedule.name;
+
+-- archived jobs by key
+SELECT archived_job.idempotency_key, archived_job.id
+FROM archived_job
+WHERE archived_job.idempotency_key IN (__[POSTCOMPILE_idempotency_key_1]);
