@@ -307,7 +307,7 @@ def test_schedule_that_comes_back_late_is_planned_from_then_on(scene: Scene) -> 
 
 
 def test_look_tells_of_a_retired_schedule_that_the_code_has(scene: Scene) -> None:
-    """A release that still has the schedule hears of it at its next look, one that has not doesn't."""
+    """A release that still has the schedule hears of it at its next look; others don't, and can't revive it."""
     old, new = build("report", declares={"tidy": "* * * * *"}), build("report")
     namesake = build("report", name="office", declares={"tidy": "* * * * *"})
     started(scene, old)
@@ -316,6 +316,8 @@ def test_look_tells_of_a_retired_schedule_that_the_code_has(scene: Scene) -> Non
     told = [scene.look(registry).has_revivable for registry in (old, new, namesake)]
 
     assert told == [True, False, False]
+    assert (scene.uphold(new), scene.uphold(namesake)) == (([], []), ([], []))
+    assert scene.row("tidy")["retired_at"] is not None
 
 
 # --- several at once ------------------------------------------------------------------------------------------------

@@ -410,6 +410,7 @@ def test_type_that_a_release_does_not_know_costs_nothing_but_an_error(scene: Sce
     marked = scene.rows()
     assert all("'b' in registry 'shop'" in row["last_error"] for row in marked)
     assert [row | {"last_error": None} for row in marked] == rows
+    assert scene.look(without_b).rows == []
     assert [(job.id, job.status, job.attempts) for job in scene.jobs()] == made
     assert fired_slots(scene.tick(with_b)) == [f"{name} 12:04" for name in names]
     assert [scene.error(schedule_id) for schedule_id in ids] == [None] * 10

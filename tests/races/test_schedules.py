@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import delete, event, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sqla_jobs.operations import scheduling
 from sqla_jobs.rules.schedules import slot_key
 from sqla_jobs.runtime.connections import Connector, Opening
 from sqla_jobs.runtime.scheduler import SCHEDULES_PER_LOOK, Scheduler
-from tests.operations.scheduling import MINUTE, Scene, Schedule, at, build, engine_of, insert_job, write
+from sqla_jobs.schema.dialects import capabilities
+from tests.operations.scheduling import MINUTE, Job, Scene, Schedule, at, build, engine_of, insert_job, jobs, write
 from tests.races.scene import LONGEST
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
+    from sqla_jobs.operations.registry import Jobs
     from sqla_jobs.operations.scheduling import Look, Written
 
 ROUNDS = 15
@@ -68,6 +71,14 @@ def noting_rollbacks(engine: Engine) -> Generator[list[str]]:
     event.listen(engine, "rollback_savepoint", note)
     yield noted
     event.remove(engine, "rollback_savepoint", note)
+
+
+@contextmanager
+def scheduler_of(scene: Scene, registry: Jobs[Job]) -> Generator[Scheduler]:
+    """Give the scheduler of a worker, to tick by hand; it waits for a row lock as long as one of a worker does."""
+    connector = Connector.of_app(scene.engine, Opening(scene.engine))
+    yield Scheduler(registry, connector, bounded=capabilities(scene.engine.dialect).bounded)
+    connector.close()
 
 
 def minutes(count: int) -> list[Any]:
@@ -121,11 +132,13 @@ def test_scheduler_does_not_wait_for_one_that_is_writing(scene: Scene) -> None:
     scene.move_to(at("12:01:05"))
     first, second = scene.look(), scene.look()
 
-    with scene.transaction() as writing:
-        assert len(write(writing, first).fired) == 1
-        during = scene.write(second)
-    after = scene.write(second)
+    with noting_rollbacks(scene.engine) as noted:
+        with scene.transaction() as writing:
+            assert len(write(writing, first).fired) == 1
+            during = scene.write(second)
+        after = scene.write(second)
 
+    assert noted == []
     assert (during.moves, during.fired, after.moves, after.fired) == ([], [], [], [])
     assert scene.slots() == [at("12:01")]
 
@@ -144,6 +157,47 @@ def test_slot_of_a_scheduler_that_rolled_back_is_fired_by_the_next(scene: Scene)
     assert scene.slots() == [at("12:01")]
 
 
+def test_scheduler_that_stalled_over_a_plan_takes_none_back(scene: Scene) -> None:
+    """What another has planned meanwhile, from later on, stays: no slot from before that plan fires."""
+    scene.add()
+    stalled = scene.look()
+    scene.tick(moment=at("12:03:05"))
+    before = scene.row()
+
+    written = scene.write(stalled)
+
+    assert (written.moves, scene.row(), scene.tick()) == ([], before, [])
+    assert before["next_run_at"] == at("12:04")
+
+
+def test_scheduler_that_stalled_fires_no_slot_that_was_fired_and_set_back(scene: Scene) -> None:
+    """Not even if next_run_at is what it had read, and the job of the slot is gone."""
+    scene.planned()
+    scene.move_to(at("12:01:05"))
+    stalled = scene.look()
+    assert len(scene.tick()) == 1
+    scene.sql("DELETE FROM job")
+    with scene.transaction() as session:
+        session.execute(update(Schedule).values(next_run_at=at("12:01")))
+
+    written = scene.write(stalled)
+
+    assert (written.moves, written.fired, scene.tick(), scene.slots()) == ([], [], [], [])
+
+
+def test_sessions_of_different_time_zones_agree_on_what_a_row_holds(scene: Scene) -> None:
+    """A pool that hands out sessions with other settings stops no schedule."""
+    scene.planned(catch_up="all")
+    for slot, zone in zip(minutes(3), ("Asia/Tokyo", "America/St_Johns", "UTC"), strict=True):
+        scene.move_to(slot + MINUTE / 10)
+        with scene.transaction() as session:
+            session.execute(text(f"SET LOCAL TimeZone = '{zone}'"))
+            session.execute(text("SET LOCAL DateStyle = 'German'"))
+            found = scheduling.look(session, jobs, limit=10)
+
+        assert [fired.slot for fired in scene.write(found).fired] == [slot]
+
+
 # --- schedulers and people ------------------------------------------------------------------------------------------
 
 
@@ -154,11 +208,12 @@ def test_rows_that_others_have_locked_are_passed_over(scene: Scene) -> None:
     scene.tick()
     scene.move_to(at("12:01:05"))
 
-    with scene.transaction() as locking:
+    with scene.transaction() as locking, noting_rollbacks(scene.engine) as noted:
         locking.execute(select(Schedule.id).where(Schedule.id == locked).with_for_update())
         during = scene.tick()
     after = scene.tick()
 
+    assert noted == []
     assert [[fired.name for fired in each] for each in (during, after)] == [["free"], ["locked"]]
     assert scene.slots(locked) == [at("12:01")]
 
@@ -177,11 +232,9 @@ def test_schedules_behind_a_batch_of_locked_ones_fire(scene: Scene) -> None:
     scene.sql("UPDATE schedule SET next_run_at = created_at WHERE name <> 'behind'")
     scene.move_to(at("12:01:05"))
 
-    connector = Connector.of_app(scene.engine, Opening(scene.engine))
-    with scene.transaction() as locking:
+    with scheduler_of(scene, build("report")) as scheduler, scene.transaction() as locking:
         locking.execute(select(Schedule.id).where(Schedule.id != behind).with_for_update())
-        Scheduler(build("report"), connector, bounded=None).tick()
-    connector.close()
+        scheduler.tick()
 
     assert scene.slots() == [at("12:01")]
     assert scene.slots(behind) == [at("12:01")]
@@ -269,6 +322,32 @@ def look_of(scene: Scene) -> Look:
     found = scene.look()
     found.rows.sort(key=lambda row: row.id)
     return found
+
+
+@pytest.mark.parametrize("part", ["declare", "retire", "revive"])
+def test_lock_on_a_declared_row_stops_no_other_schedule(scene: Scene, part: str) -> None:
+    """Whatever a scheduler has to do to a row that somebody holds, the others fire meanwhile."""
+    old = build("report", declares={"held": "0 0 1 1 *", "free": "* * * * *"})
+    scene.declare(old)
+    scene.tick(moment=at("12:00:20"))
+    if part == "revive":
+        scene.uphold(build("report", declares={"free": "* * * * *"}))
+    crons = {"declare": {"held": "0 0 2 2 *"}, "retire": {}, "revive": {"held": "0 0 1 1 *"}}[part]
+    registry = build("report", declares={"free": "* * * * *"} | crons)
+    scene.move_to(at("12:01:05"))
+
+    with scheduler_of(scene, registry) as scheduler, scene.transaction() as holding:
+        holding.execute(select(Schedule.id).where(Schedule.name == "held").with_for_update())
+        for _ in range(2):
+            with suppress(DBAPIError):
+                scheduler.tick()
+        during = scene.slots()
+    with scheduler_of(scene, registry) as scheduler:
+        scheduler.tick()
+
+    assert during == [at("12:01")]
+    assert scene.row("held")["cron"] == crons.get("held", "0 0 1 1 *")
+    assert (scene.row("held")["retired_at"] is None) is (part != "retire")
 
 
 # --- declarations ---------------------------------------------------------------------------------------------------
