@@ -183,7 +183,13 @@ def _parameters(rows: Sequence[NewRow], common: dict[str, Any]) -> list[dict[str
 
 
 def tell(session: Session, jobs: Jobs[Any], queues: set[str]) -> None:
-    """Have the workers woken that serve *queues*, when the transaction commits."""
+    """Have the workers woken that serve *queues*, here and elsewhere, when the transaction commits."""
+    notify(session, jobs, queues)
+    wake_later(session, jobs, queues)
+
+
+def notify(session: Session, jobs: Jobs[Any], queues: set[str]) -> None:
+    """Have the workers of other processes woken that serve *queues*, when the transaction commits."""
     can = capabilities_of(session, jobs)
     channel = channel_for(session, jobs, can)
     if channel is not None and queues:
@@ -192,4 +198,3 @@ def tell(session: Session, jobs: Jobs[Any], queues: set[str]) -> None:
             {"rows": as_rows([{"queue": queue} for queue in sorted(queues)])},
             bind_arguments={"mapper": jobs.table.mapper},
         )
-    wake_later(session, jobs, queues)

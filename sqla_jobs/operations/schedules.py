@@ -189,7 +189,8 @@ def backfill(session: Any, jobs: Jobs[Any], name: str, /, start: datetime, end: 
         now = _now(sync, jobs)
         rows = [slot_row(jobs, schedule, slot.at, now) for slot in slots if slot.job_id is None]
         new = dict(insert_keyed(sync, jobs, rows))
-        tell(sync, jobs, {row.values["queue"] for row in rows})
+        if rows:
+            tell(sync, jobs, {row.values["queue"] for row in rows})
         # What another transaction has stored meanwhile is there, too.
         ids = dict(read_keys(sync, jobs.table, [row.key for row in rows if row.key and row.key not in new])) | new
         return [

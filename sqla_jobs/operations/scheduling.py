@@ -18,7 +18,7 @@ from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.errors import UnknownHandler
 from sqla_jobs.operations.enqueue import capabilities_of
-from sqla_jobs.operations.enqueue_many import NewRow, by_attribute, insert_keyed, tell
+from sqla_jobs.operations.enqueue_many import NewRow, by_attribute, insert_keyed, notify
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.operations.stored import instant, parsed
 from sqla_jobs.rules.failure import clip, reason
@@ -235,7 +235,7 @@ def _write(session: Session, jobs: Jobs[Any], batch: Sequence[Move]) -> Written:
     new = [slot_row(jobs, move.row, each.slot, each.run_at) for move in counted for each in move.firings]
     stored = dict(insert_keyed(session, jobs, new)) if new else {}
     queues = {row.values["queue"] for row in new}
-    tell(session, jobs, queues)
+    notify(session, jobs, queues)
     fired = [
         Fired(move.row.name, firing.slot, stored.get(slot_key(move.row.id, firing.slot)))
         for move in counted
