@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
@@ -51,9 +51,11 @@ def doctor(engine: object, jobs: Jobs[Any]) -> Any:
     Errors come first; an empty list says that all is well. Await it for an AsyncEngine. It changes nothing, and takes
     no lock but what the engine's own `begin` takes: on SQLite the write lock, for a moment.
 
-    :raises InvalidOption: it is no engine
+    :raises InvalidOption: the one is no engine, or the other no Jobs
     :raises sqlalchemy.exc.DBAPIError: the database can't be reached; what the driver says stands in it
     """
+    if not isinstance(cast("object", jobs), Jobs):
+        raise InvalidOption(f"doctor takes a Jobs second, not a {type(jobs).__name__}: doctor(engine, jobs)")
     if isinstance(engine, Engine):
         return _visit(engine, jobs)
     extension: Any = sys.modules.get("sqlalchemy.ext.asyncio")

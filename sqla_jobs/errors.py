@@ -67,7 +67,7 @@ class InvalidOption(SqlaJobsError, ValueError):
 
 
 class InvalidSchedule(InvalidOption):
-    """A part of a schedule can't be gone by.
+    """A part of a schedule can't be followed.
 
     Cron text that can't be read, that never comes or that says something else than it seems to; an unknown time zone;
     a `catch_up` or `overlap` that there is not.

@@ -28,7 +28,7 @@ import time
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from sqlalchemy import Connection, MetaData
 from sqlalchemy.orm import Session, scoped_session
@@ -71,7 +71,15 @@ class Clock:
         self.now = clocks.moved_now(self._table)
 
     def advance(self, session: Session | Connection, by: timedelta) -> None:
-        """Move the clock forward (or back, by a negative time), in the caller's transaction."""
+        """Move the clock forward (or back, by a negative time), in the caller's transaction.
+
+        With an AsyncSession: `await session.run_sync(lambda sync: clock.advance(sync, …))`.
+        """
+        _check_sync(session)
+        if not isinstance(cast("object", by), timedelta):
+            raise InvalidOption(
+                f"the clock is advanced by a timedelta, not by a {type(by).__name__}: timedelta(hours=…)"
+            )
         seconds = {"by": by.total_seconds()}
         moved: Any = session.execute(clocks.advance_clock(self._table), seconds)
         if moved.rowcount == 0:
@@ -79,8 +87,17 @@ class Clock:
 
     def read(self, session: Session | Connection) -> datetime:
         """Give the moved time."""
+        _check_sync(session)
         now: datetime = session.execute(clocks.read_clock(self._table)).scalar_one()
         return now
+
+
+def _check_sync(session: object) -> None:
+    if not isinstance(session, Session | scoped_session | Connection):
+        raise InvalidOption(
+            f"a Session or Connection is wanted, not {type(session).__name__}: "
+            "with an AsyncSession, `await session.run_sync(lambda sync: clock.advance(sync, …))`"
+        )
 
 
 def enqueued(

@@ -95,8 +95,7 @@ class Reflected:
         schema = "" if self.schema is None else f", schema={self.schema!r}"
         copied = ""
         if self.can.definitions is not None:
-            checks = [f"sa.CheckConstraint({said!r}, name={name!r})" for name, said in _model_checks(self).items()]
-            copied = ', recreate="always"' + (f", table_args=[{', '.join(checks)}]" if checks else "")
+            copied = ', recreate="always"'  # named CHECKs are copied
             if _is_numbered(self):
                 copied += ', table_kwargs={"sqlite_autoincrement": True}'
         return f"with op.batch_alter_table({str(self.table.name)!r}{schema}{copied}) as batch: "
@@ -268,8 +267,7 @@ def _statuses(seen: Reflected) -> Iterator[Finding]:
     create = f"batch.create_check_constraint({name!r}, {said!r})"
     if not about:
         what = f"{seen.name} has no CHECK of its status: {said}"
-        remedy = f"{seen.batch}{create if seen.can.definitions is None else 'pass'}"
-        yield Finding("missing-check", "warning", what, remedy)
+        yield Finding("missing-check", "warning", what, f"{seen.batch}{create}")
     elif STATUSES not in about.values():
         found, allowed = next(iter(about.items()))
         lacks = ", ".join(sorted(STATUSES - allowed))

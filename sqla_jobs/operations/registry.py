@@ -275,7 +275,7 @@ class Jobs(Generic[J]):
         :param catch_up: for slots that no scheduler was there for: one job for the `latest`, `all` of the newest
             *catch_up_limit*, or `skip`
         :param overlap: whether to `allow` or `skip` a slot while an earlier job of the schedule is unfinished
-        :raises InvalidSchedule: cron text, zone or another part can't be gone by, or the name is declared twice
+        :raises InvalidSchedule: cron text, zone or another part can't be followed, or the name is declared twice
         :raises InvalidModel: the registry has no schedules
         """
         table = self.schedules

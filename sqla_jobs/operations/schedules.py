@@ -130,7 +130,7 @@ def preview(session: Any, jobs: Jobs[Any], name: str, /, *, count: int = 5) -> A
     """Give the next *count* slots of a schedule from now on, as if it were neither paused nor retired. Reads only.
 
     :raises UnknownSchedule: there is no schedule of that name
-    :raises InvalidSchedule: its cron text or zone can't be gone by
+    :raises InvalidSchedule: its cron text or zone can't be followed
     """
     check_number("count", count, least=1)
     if count > LONGEST_PREVIEW:
@@ -155,7 +155,7 @@ def preview_backfill(session: Any, jobs: Jobs[Any], name: str, /, start: datetim
     """Give the slots that `backfill` would look at; those with a `job_id` it would skip. Reads only.
 
     :raises UnknownSchedule: there is no schedule of that name
-    :raises InvalidSchedule: there are more than 1,000 slots, or its cron text or zone can't be gone by
+    :raises InvalidSchedule: there are more than 1,000 slots, or its cron text or zone can't be followed
     :raises InvalidOption: a time is naive, or the end lies in the future
     """
     return run_on(session, lambda sync: _looked_up(sync, jobs, _found(sync, jobs, name), start, end))
@@ -178,7 +178,7 @@ def backfill(session: Any, jobs: Jobs[Any], name: str, /, start: datetime, end: 
     :raises UnknownSchedule: there is no schedule of that name
     :raises UnknownHandler: this registry doesn't know its type
     :raises PayloadError: its payload doesn't fit the handler
-    :raises InvalidSchedule: there are more than 1,000 slots, or its cron text or zone can't be gone by
+    :raises InvalidSchedule: there are more than 1,000 slots, or its cron text or zone can't be followed
     :raises InvalidOption: a time is naive, or the end lies in the future
     """
 
@@ -270,6 +270,8 @@ def _looked_up(session: Session, jobs: Jobs[Any], schedule: _Schedule, start: da
     """Give the slots of a range, with the jobs that are there."""
     check_instant("start", start)
     check_instant("end", end)
+    if start > end:
+        raise InvalidOption(f"backfill goes from start to end, and {start} is after {end}: swap them")
     if end > (now := _now(session, jobs)):
         raise InvalidOption(f"backfill is for slots that have passed, and end is {end}: it is {now} now")
     ats = slots_between(schedule.cron, schedule.timezone, start=start, end=end, limit=LONGEST_BACKFILL)

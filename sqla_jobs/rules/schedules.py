@@ -281,7 +281,7 @@ def _check(row: ScheduleRow) -> None:
 
 
 def check_part(part: str, value: Any) -> Any:
-    """Give the *value* of a schedule's column if it is one that a scheduler can go by.
+    """Give the *value* of a schedule's column if it is one that a scheduler can follow.
 
     :raises InvalidSchedule: cron text, zone, `catch_up`, `overlap`
     :raises InvalidOption: another part

@@ -103,7 +103,7 @@ class Dispatcher:
         if self.is_draining:
             return self._poll_interval.total_seconds()
         if not self._is_checked:
-            self._connector.read(lambda session: check_columns(session, self._jobs.table))
+            self._connector.read(lambda session: check_columns(session, self._jobs))
             self._is_checked = True
         self._look_for_strays()
         limit = self._limit()

@@ -8,18 +8,19 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.operations import scheduling
-from sqla_jobs.operations.columns import check_columns
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.failure import mask, reason
 from sqla_jobs.rules.schedules import Declaration, Move
 from sqla_jobs.runtime.connections import Connector
+from sqla_jobs.schema.dialects import is_lock_timeout
 
 log = logging.getLogger("sqla_jobs.worker")
 
@@ -47,23 +48,18 @@ class Scheduler:
         self._bounded = bounded
         self._declared: dict[str, Declaration] = {}
         self._uphold_at = 0.0
-        self._is_checked = False
 
     def tick(self) -> float:
         """Declare what is new in the code, fire what is due, and give the seconds until the next look."""
-        if not self._is_checked:
-            self._connector.read(lambda session: check_columns(session, self._jobs.schedules))
-            self._is_checked = True
-        self._declare()
+        self._passing_over_locks(self._declare)
         if time.monotonic() >= self._uphold_at:
-            self._uphold()
+            self._passing_over_locks(self._uphold)
         skipped = 0
         for _ in range(LOOKS_PER_TICK):
             began = time.monotonic()
             look = partial(scheduling.look, jobs=self._jobs, limit=SCHEDULES_PER_LOOK, offset=skipped)
             found = self._connector.read(look)
-            if found.has_revivable:
-                self._revive()
+            if found.has_revivable and self._passing_over_locks(self._revive):
                 continue
             moves = self._carried_out(found)
             if len(found.rows) < SCHEDULES_PER_LOOK:
@@ -71,6 +67,17 @@ class Scheduler:
             # All of them locked, or another's by now: others are due behind them.
             skipped = 0 if moves else skipped + SCHEDULES_PER_LOOK
         return 0.0
+
+    def _passing_over_locks(self, work: Callable[[], None]) -> bool:
+        """Do *work* on declared rows, and give whether it was done: where a person has one locked, it can wait."""
+        try:
+            work()
+        except DBAPIError as error:
+            if error.orig is None or not is_lock_timeout(error.orig):
+                raise
+            log.debug("a schedule that registry %r declares is locked; trying again", self._jobs.name)
+            return False
+        return True
 
     def _carried_out(self, found: scheduling.Look) -> list[Move]:
         counted: list[Move] = []
@@ -97,7 +104,8 @@ class Scheduler:
         if not new:
             return
         try:
-            foreign = self._connector.run(lambda session: scheduling.declare(session, self._jobs, new))
+            declare = partial(scheduling.declare, jobs=self._jobs, declarations=new)
+            foreign = self._connector.run(declare, bounded=self._bounded)
         except (IntegrityError, DataError) as error:
             # Columns of the app's own, it seems. What is in the table fires all the same.
             log.warning("schedules can't be declared: %s", reason(error, redact=self._jobs.redact))
@@ -113,12 +121,12 @@ class Scheduler:
 
     def _uphold(self) -> None:
         self._revive()
-        for name in self._connector.run(lambda session: scheduling.retire(session, self._jobs)):
+        for name in self._connector.run(partial(scheduling.retire, jobs=self._jobs), bounded=self._bounded):
             log.info("schedule %r is retired: registry %r declares it no more", name, self._jobs.name)
         self._uphold_at = time.monotonic() + UPHOLD_SECONDS * (0.9 + 0.2 * random.random())
 
     def _revive(self) -> None:
-        for name in self._connector.run(lambda session: scheduling.revive(session, self._jobs)):
+        for name in self._connector.run(partial(scheduling.revive, jobs=self._jobs), bounded=self._bounded):
             log.info("schedule %r is no longer retired: registry %r declares it", name, self._jobs.name)
 
     def _report(self, written: scheduling.Written) -> None:

@@ -38,10 +38,15 @@ class MappedTable:
         return cast("Table", self.mapper.local_table)  # `_mapped` looked
 
     @cached_property
+    def needed(self) -> list[str]:
+        """The columns that we need."""
+        ours = {name for base in self.mixin.__mro__ for name in vars(base)}
+        return [column.name for column in self.table.c if column.name in ours]
+
+    @cached_property
     def probe(self) -> Executable:
         """Nothing, of the columns that we need: it fails where the table lacks one."""
-        ours = {name for base in self.mixin.__mro__ for name in vars(base)}
-        return select(*(column for column in self.table.c if column.name in ours)).where(false())
+        return select(*(self.table.c[name] for name in self.needed)).where(false())
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -244,7 +244,7 @@ def test_job_that_can_not_be_inserted_marks_its_schedule_and_keeps_the_slot(refu
 
 def test_error_of_a_job_that_can_not_be_inserted_says_why_and_shows_no_arguments(refusing: Scene) -> None:
     """The cause is there however long the statement is, and what the job's arguments are is nobody's business."""
-    refusing.planned(queue="refused", payload={"token": "s3cret", "text": "x" * 3000})
+    refusing.planned(queue="refused", payload={"key": "s3cret", "text": "x" * 3000})
 
     refusing.tick(moment=at("12:01:05"))
 
