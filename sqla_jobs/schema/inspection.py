@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import (
     CheckConstraint,
@@ -110,13 +110,18 @@ class ResetStorage(_Storage):
 @compiles(SetStorage)
 def _set_storage(element: SetStorage, compiler: DDLCompiler, **kw: Any) -> str:
     parameters = ", ".join([f"{name} = {value}" for name, value in element.parameters])
-    return f"ALTER TABLE {compiler.preparer.format_table(element.table)} SET ({parameters})"
+    return f"ALTER TABLE {_formatted(compiler.preparer, element.table)} SET ({parameters})"
 
 
 @compiles(ResetStorage)
 def _reset_storage(element: ResetStorage, compiler: DDLCompiler, **kw: Any) -> str:
     names = ", ".join([name for name, _ in element.parameters])
-    return f"ALTER TABLE {compiler.preparer.format_table(element.table)} RESET ({names})"
+    return f"ALTER TABLE {_formatted(compiler.preparer, element.table)} RESET ({names})"
+
+
+def _formatted(preparer: Any, written: Any) -> str:
+    # SQLAlchemy 2.0 has no types for it.
+    return str(preparer.format_table(written))
 
 
 def tune(dialect: Dialect, name: str, schema: str | None) -> SetStorage | None:
@@ -186,7 +191,8 @@ def predicate_in(definition: str | None) -> str | None:
 
 def predicate_of(index: Index, dialect: Dialect) -> str | None:
     """Say the condition of a partial index of a model's, as this database would be told it."""
-    where: ColumnElement[bool] | None = index.dialect_options[dialect.name]["where"]
+    untyped: Any = index  # in SQLAlchemy 2.0
+    where: ColumnElement[bool] | None = untyped.dialect_options[dialect.name]["where"]
     return None if where is None else _said(where, dialect)
 
 
@@ -205,7 +211,8 @@ def creation(index: Index, dialect: Dialect, schemas: Mapping[str | None, str | 
     options: dict[str, Any] = {}
     if schemas:
         options = {"schema_translate_map": schemas, "render_schema_translate": True}
-    return str(cast("Any", CreateIndex(index)).compile(dialect=dialect, **options))
+    make: Any = CreateIndex  # untyped in SQLAlchemy 2.0
+    return str(make(index).compile(dialect=dialect, **options))
 
 
 def name_of(part: Any, dialect: Dialect) -> str:
@@ -216,7 +223,7 @@ def name_of(part: Any, dialect: Dialect) -> str:
 
 def full_name(source: Table, schema: str | None, dialect: Dialect) -> str:
     """Write the name of a table, quoted where it must be."""
-    return dialect.identifier_preparer.format_table(cast("Any", table(source.name, schema=schema)))
+    return _formatted(dialect.identifier_preparer, table(source.name, schema=schema))
 
 
 def quoted(name: str, schema: str | None, dialect: Dialect) -> str:
