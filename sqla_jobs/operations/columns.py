@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from sqla_jobs.errors import InvalidModel
 from sqla_jobs.operations.registry import Jobs
-from sqla_jobs.schema.dialects import is_missing_column
 from sqla_jobs.schema.tables import MappedTable
+from sqla_jobs.schema.trouble import is_missing_column
 
 
 def check_columns(session: Session, jobs: Jobs[Any]) -> None:

@@ -216,6 +216,8 @@ class _Schedule:
 
 
 def _found(session: Session, jobs: Jobs[Any], name: str) -> _Schedule:
+    _check_jobs(jobs)
+    session.flush()
     row = session.execute(statements.by_name(jobs.schedules, check_text("name", name))).one_or_none()
     if row is None:
         raise _unknown(session, jobs, name)
@@ -231,6 +233,11 @@ def _found(session: Session, jobs: Jobs[Any], name: str) -> _Schedule:
     )
 
 
+def _check_jobs(jobs: object) -> None:
+    if not isinstance(jobs, Jobs):
+        raise InvalidOption(f"a Jobs comes second, then the schedule's name; this is a {type(jobs).__name__}")
+
+
 def _unknown(session: Session, jobs: Jobs[Any], name: str) -> UnknownSchedule:
     names = session.scalars(statements.all_names(jobs.schedules), bind_arguments={"mapper": jobs.schedules.mapper})
     near = difflib.get_close_matches(name, names.all(), n=1)
@@ -242,6 +249,8 @@ def _unknown(session: Session, jobs: Jobs[Any], name: str) -> UnknownSchedule:
 
 def _enabling(jobs: Jobs[Any], name: str, *, enabled: bool) -> Callable[[Session], None]:
     def store(session: Session) -> None:
+        _check_jobs(jobs)
+        session.flush()
         statement = statements.enable(jobs.schedules, check_text("name", name), enabled=enabled)
         if session.execute(statement).one_or_none() is None:
             raise _unknown(session, jobs, name)

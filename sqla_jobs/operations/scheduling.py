@@ -24,8 +24,9 @@ from sqla_jobs.operations.stored import instant, parsed
 from sqla_jobs.rules.failure import clip, reason
 from sqla_jobs.rules.schedules import Declaration, Move, ScheduleRow, broken, decide, slot_key, unserved
 from sqla_jobs.schema import schedules as statements
-from sqla_jobs.schema.dialects import Capabilities, as_rows, is_lock_timeout, is_outage
+from sqla_jobs.schema.dialects import Capabilities, as_rows
 from sqla_jobs.schema.tables import ScheduleTable
+from sqla_jobs.schema.trouble import is_lock_timeout, is_missing_table, is_outage
 
 JOBS_PER_WRITE = 1000
 
@@ -68,6 +69,18 @@ class Written:
     fired: list[Fired] = field(default_factory=list[Fired])
     queues: set[str] = field(default_factory=set[str])
     unwritable: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(slots=True)
+class Declared:
+    """What became of declarations.
+
+    :ivar foreign: names whose rows were made at run time, or that another registry has declared; they are left alone
+    :ivar failed: those that could not be stored, by name, with the error
+    """
+
+    foreign: list[str] = field(default_factory=list[str])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class Recurring(Protocol):
@@ -130,21 +143,42 @@ def write(session: Session, jobs: Jobs[Any], batch: Sequence[Move], *, now: date
         # One row's fault, such as an app's column without a default, must not hold up the others.
         if _is_everyones(error):
             raise
+        if _is_locked(error):
+            _hurry(session, jobs)
     written = Written()
     for move in batch:
         _add(written, _write_alone(session, jobs, move, now))
     return written
 
 
-def declare(session: Session, jobs: Jobs[Any], declarations: Sequence[Declaration]) -> list[str]:
-    """Insert or bring up to date the rows of *declarations*; gives the names that belong to somebody else.
+def declare(session: Session, jobs: Jobs[Any], declarations: Sequence[Declaration]) -> Declared:
+    """Insert or bring up to date the rows of *declarations*, all at once; if one can't be, each by itself."""
+    ordered = sorted(declarations, key=lambda declaration: declaration.name)
+    try:
+        with session.begin_nested():
+            return Declared(_declare(session, jobs, ordered))
+    except Exception as error:
+        if _is_everyones(error):
+            raise
+        if _is_locked(error):
+            _hurry(session, jobs)
+    declared = Declared()
+    for each in ordered:
+        try:
+            with session.begin_nested():
+                declared.foreign.extend(_declare(session, jobs, [each]))
+        except Exception as error:
+            if _is_everyones(error):
+                raise
+            declared.failed[each.name] = _said(jobs, error)
+    return declared
 
-    Those were made at run time, or another registry has declared them, and are left alone.
-    """
+
+def _declare(session: Session, jobs: Jobs[Any], declarations: Sequence[Declaration]) -> list[str]:
     if not declarations:
         return []
     can, table = capabilities_of(session, jobs), jobs.schedules
-    rows = [asdict(each) for each in sorted(declarations, key=lambda declaration: declaration.name)]
+    rows = [asdict(each) for each in declarations]
     names = as_rows([{"name": row["name"]} for row in rows])
     found = _declared(session, jobs, names)
     if missing := [row for row in rows if row["name"] not in found]:
@@ -158,6 +192,19 @@ def declare(session: Session, jobs: Jobs[Any], declarations: Sequence[Declaratio
             changed = {"of_id": stored.id, "registry": jobs.name} | {"new_" + name: row[name] for name in row}
             _execute(session, jobs, statements.redeclare(table), changed)
     return [name for name, stored in found.items() if stored.declared_by != jobs.name]
+
+
+def _hurry(session: Session, jobs: Jobs[Any]) -> None:
+    """Wait for each lock no longer than it takes to see that it is held: there may be hundreds."""
+    if (hurried := capabilities_of(session, jobs).hurried) is not None:
+        session.execute(hurried, bind_arguments={"mapper": jobs.schedules.mapper})
+
+
+def _said(jobs: Jobs[Any], error: Exception) -> str:
+    """Give the first line of an error: those below may show the row."""
+    if _is_locked(error):
+        return "another transaction has its row locked"
+    return clip(reason(error, redact=jobs.redact).partition("\n")[0], ERROR_BYTES)
 
 
 def retire(session: Session, jobs: Jobs[Any]) -> list[str]:
@@ -205,8 +252,7 @@ def _write_alone(session: Session, jobs: Jobs[Any], move: Move, now: datetime) -
         if _is_locked(error):
             # Somebody has an open transaction with this slot's key: the next tick tries again.
             return Written()
-        # Its first line: those below may show the row.
-        text = clip(reason(error, redact=jobs.redact).partition("\n")[0], ERROR_BYTES)
+        text = _said(jobs, error)
     try:
         with session.begin_nested():
             return _write(session, jobs, [broken(move, text, now=now)])
@@ -224,7 +270,7 @@ def _is_everyones(error: Exception) -> bool:
     """Tell whether it is the database's trouble, and no single row's."""
     if not isinstance(error, DBAPIError) or error.orig is None or _is_locked(error):
         return False
-    return error.connection_invalidated or is_outage(error.orig)
+    return error.connection_invalidated or is_outage(error.orig) or is_missing_table(error.orig)
 
 
 def _write(session: Session, jobs: Jobs[Any], batch: Sequence[Move]) -> Written:

@@ -325,11 +325,13 @@ def _split(text: str) -> list[str]:
                 text, f"of the words with an @ only {', '.join(_ALIASES)} are known: write one, or five fields"
             )
         return _ALIASES[fields[0]].split()
+    if "=" in fields[0]:
+        raise _refusal(text, f"{_clip(fields[0])} is no field: leave it out, and give the zone as timezone=")
     if len(fields) not in {5, 6}:
         raise _refusal(
             text,
-            f"it has {len(fields)} fields: write minute, hour, day of the month, month and day of the week, "
-            "then seconds if you need them (years are not known)",
+            f"{len(fields)} fields are not five or six: write minute, hour, day of the month, month and day of the "
+            "week, then seconds if you need them (years are not known)",
         )
     if fields[5:] == ["*"] and fields[0] != "*":
         raise _refusal(

@@ -303,10 +303,9 @@ def _text(what: str) -> Callable[[object], object]:
 
 
 def _limit(value: object) -> object:
-    limit = check_number("catch_up_limit", value, least=1)
-    if limit > LARGEST_LIMIT:
-        raise InvalidOption(f"catch_up_limit is from 1 to {LARGEST_LIMIT}, and is {limit}")
-    return limit
+    if isinstance(value, int) and not 1 <= value <= LARGEST_LIMIT:
+        raise InvalidOption(f"catch_up_limit is from 1 to {LARGEST_LIMIT}, and is {value}")
+    return check_number("catch_up_limit", value, least=1)
 
 
 _CHECKS: dict[str, Callable[[Any], object]] = {

@@ -13,7 +13,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import Executable
 
-from sqla_jobs.schema.dialects import Listen, capabilities, check_server, is_read_only
+from sqla_jobs.schema.dialects import Listen, capabilities, check_server
+from sqla_jobs.schema.trouble import is_read_only
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

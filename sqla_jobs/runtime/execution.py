@@ -40,7 +40,7 @@ from sqla_jobs.runtime.holdings import Holding, Holdings
 from sqla_jobs.runtime.sessions import is_infrastructure
 from sqla_jobs.runtime.snapshots import LeaseLost, LeaseUnknown
 from sqla_jobs.runtime.warden import timed_out
-from sqla_jobs.schema.dialects import is_read_only
+from sqla_jobs.schema.trouble import is_read_only
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -319,7 +319,8 @@ class Machinery:
             ticks["listener"] = self._listener.tick
         if self._jobs.has_schedules:
             bounded = capabilities(self._sessions.engine.dialect).bounded
-            ticks["scheduler"] = Scheduler(self._jobs, self._connector(), bounded=bounded).tick
+            scheduler = Scheduler(self._jobs, self._connector(), bounded=bounded, is_stopping=lambda: self.has_ended)
+            ticks["scheduler"] = scheduler.tick
         services = {
             name: Service(name, tick, outage=self._outage, on_fault=self._fault) for name, tick in ticks.items()
         }

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.operations import scheduling
 from sqla_jobs.operations.registry import Jobs
-from sqla_jobs.rules.failure import mask, reason
-from sqla_jobs.rules.schedules import Declaration, Move
+from sqla_jobs.rules.failure import mask
+from sqla_jobs.rules.schedules import Move
 from sqla_jobs.runtime.connections import Connector
-from sqla_jobs.schema.dialects import is_lock_timeout
+from sqla_jobs.schema.trouble import is_lock_timeout
 
 log = logging.getLogger("sqla_jobs.worker")
 
@@ -32,6 +32,9 @@ SCHEDULES_PER_LOOK = 500
 LOOKS_PER_TICK = 20
 """So that one tick serves ten thousand schedules, and still ends."""
 
+LONGEST_TICK = 30.0
+"""Seconds after which a tick looks no more: the next one goes on."""
+
 UPHOLD_SECONDS = 60.0
 """Between two looks for schedules that this registry declares no more."""
 
@@ -40,23 +43,37 @@ class Scheduler:
     """Fires what is due.
 
     :param bounded: a statement that bounds what a write waits for, and how long it holds its locks if it freezes
+    :param is_stopping: whether to begin nothing more
     """
 
-    def __init__(self, jobs: Jobs[Any], connector: Connector, *, bounded: Executable | None) -> None:
+    def __init__(
+        self,
+        jobs: Jobs[Any],
+        connector: Connector,
+        *,
+        bounded: Executable | None,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._jobs = jobs
         self._connector = connector
         self._bounded = bounded
-        self._declared: dict[str, Declaration] = {}
+        self._is_stopping = is_stopping
+        self._declared: set[str] = set()
+        self._failed: dict[str, str] = {}
+        self._unwritable: dict[str, str] = {}
         self._uphold_at = 0.0
 
     def tick(self) -> float:
         """Declare what is new in the code, fire what is due, and give the seconds until the next look."""
-        self._passing_over_locks(self._declare)
+        self._declare()
         if time.monotonic() >= self._uphold_at:
             self._passing_over_locks(self._uphold)
         skipped = 0
+        deadline = time.monotonic() + LONGEST_TICK
         for _ in range(LOOKS_PER_TICK):
             began = time.monotonic()
+            if began > deadline or self._is_stopping():
+                break
             look = partial(scheduling.look, jobs=self._jobs, limit=SCHEDULES_PER_LOOK, offset=skipped)
             found = self._connector.read(look)
             if found.has_revivable and self._passing_over_locks(self._revive):
@@ -82,6 +99,8 @@ class Scheduler:
     def _carried_out(self, found: scheduling.Look) -> list[Move]:
         counted: list[Move] = []
         for batch in scheduling.batches(scheduling.moves(self._jobs, found)):
+            if self._is_stopping():
+                break
             write = partial(scheduling.write, jobs=self._jobs, batch=batch, now=found.now)
             written = self._connector.run(write, bounded=self._bounded)
             self._jobs.wake(frozenset(written.queues))
@@ -99,19 +118,17 @@ class Scheduler:
 
     def _declare(self) -> None:
         """Store what the code has declared since the last time: all of it at the first tick."""
-        declarations = dict(self._jobs.declarations)
-        new = [each for name, each in declarations.items() if name not in self._declared]
+        new = [each for name, each in self._jobs.declarations.items() if name not in self._declared]
         if not new:
             return
-        try:
-            declare = partial(scheduling.declare, jobs=self._jobs, declarations=new)
-            foreign = self._connector.run(declare, bounded=self._bounded)
-        except (IntegrityError, DataError) as error:
-            # Columns of the app's own, it seems. What is in the table fires all the same.
-            log.warning("schedules can't be declared: %s", reason(error, redact=self._jobs.redact))
-            foreign = []
-        self._declared = declarations
-        for name in foreign:
+        declare = partial(scheduling.declare, jobs=self._jobs, declarations=new)
+        declared = self._connector.run(declare, bounded=self._bounded)
+        self._declared.update(each.name for each in new)
+        for name, error in declared.failed.items():
+            if self._failed.get(name) != error:
+                log.warning("schedule %r can't be declared: %s", name, mask(error))
+        self._failed = declared.failed
+        for name in declared.foreign:
             log.warning(
                 "schedule %r is declared by registry %r, but its row is not that registry's, and stays as it is: "
                 "rename the one or the other",
@@ -123,6 +140,7 @@ class Scheduler:
         self._revive()
         for name in self._connector.run(partial(scheduling.retire, jobs=self._jobs), bounded=self._bounded):
             log.info("schedule %r is retired: registry %r declares it no more", name, self._jobs.name)
+        self._declared -= self._failed.keys()  # to be tried again
         self._uphold_at = time.monotonic() + UPHOLD_SECONDS * (0.9 + 0.2 * random.random())
 
     def _revive(self) -> None:
@@ -135,9 +153,13 @@ class Scheduler:
         for move in written.moves:
             # Once: the next tries find the same error there.
             if move.error is not None and move.error != move.row.last_error:
-                log.warning("schedule %r does not fire: %s", move.row.name, mask(move.error))
+                # A type that nobody here knows may be another app's.
+                level = logging.WARNING if move.is_planned else logging.INFO
+                log.log(level, "schedule %r does not fire: %s", move.row.name, mask(move.error))
         for name, error in written.unwritable.items():
-            log.warning("schedule %r can't be written to: %s", name, mask(error))
+            if self._unwritable.get(name) != error:
+                log.warning("schedule %r can't be written to: %s", name, mask(error))
+        self._unwritable |= written.unwritable
 
 
 def _report_missed(late: list[Move]) -> None:

@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 
 from sqla_jobs.errors import InvalidSessions
 from sqla_jobs.runtime.connections import as_async, like
-from sqla_jobs.schema.dialects import capabilities, is_in_memory, is_outage
+from sqla_jobs.schema.dialects import capabilities, is_in_memory
 from sqla_jobs.schema.tables import JobTable
+from sqla_jobs.schema.trouble import is_outage
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -18,7 +18,7 @@ from sqla_jobs.rules.settlement import Outcome, Settlement, decide
 from sqla_jobs.runtime.connections import Connector
 from sqla_jobs.runtime.holdings import Holding, Holdings
 from sqla_jobs.runtime.reporting import Reporter
-from sqla_jobs.schema.dialects import is_lock_timeout
+from sqla_jobs.schema.trouble import is_lock_timeout
 from sqla_jobs.status import JobStatus
 
 LARGEST_FLUSH = 500

@@ -1,7 +1,7 @@
 """All that differs between databases. No other module names one.
 
 Most differences are SQL constructs that compile per database (`db_now()`, `later()`, `epoch()`, `stored_json()` …);
-the rest are the `Capabilities` of a database, asked for by what it can do.
+the rest are the `Capabilities` of a database, asked for by what it can do. What its errors say is in `schema.trouble`.
 """
 
 from __future__ import annotations
@@ -216,6 +216,8 @@ class Capabilities:
     """What opens a transaction that takes the one write lock at once; None where rows are locked."""
     bounded: Executable | None
     """What bounds the open transaction: its waits for row locks, and how long a frozen process holds its own."""
+    hurried: Executable | None
+    """What lets the open transaction hardly wait for row locks any more."""
     is_server: bool
     """A server with settings and a clock, maybe behind a pooler; else a file, and it is all up to the driver."""
     has_sized_types: bool
@@ -294,6 +296,7 @@ _KNOWN: tuple[Capabilities, ...] = (
             "SELECT set_config('lock_timeout', '500ms', true), "
             "set_config('idle_in_transaction_session_timeout', '5s', true)"
         ),
+        hurried=text("SELECT set_config('lock_timeout', '10ms', true)"),
         is_server=True,
         has_sized_types=True,
         definitions=None,
@@ -307,6 +310,7 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_notify=False,
         begin_writing=text("BEGIN IMMEDIATE"),
         bounded=None,
+        hurried=None,
         is_server=False,
         has_sized_types=False,
         definitions="sqlite_master",
@@ -356,43 +360,3 @@ def is_in_memory(dialect: Dialect, url: URL) -> bool:
 def as_rows(rows: Sequence[Mapping[str, object]]) -> str:
     """Write *rows* as the JSON parameter that `Capabilities.given` reads."""
     return json.dumps(rows, allow_nan=False, separators=(",", ":"))
-
-
-_OUTAGE_STATES = frozenset({"40001", "40P01", "25006", "25P03", "57P01", "57P02", "57P03", "57P05", "55P03", "53300"})
-"""Serialization failure, deadlock, read-only, idle kills, shutdowns, lock time-out, too many connections."""
-
-_OUTAGE_TEXTS = ("database is locked", "database table is locked", "database schema is locked", "disk i/o error")
-
-_READ_ONLY_STATE = "25006"
-
-_MISSING_COLUMN_STATE = "42703"
-
-_LOCK_TIMEOUT_STATE = "55P03"
-
-
-def is_outage(error: BaseException) -> bool:
-    """Tell whether a driver's error says that the database, and not the statement, is the trouble."""
-    state = _state(error)
-    if state is not None:
-        return state in _OUTAGE_STATES or state.startswith("08")
-    return any(text in str(error).lower() for text in _OUTAGE_TEXTS)
-
-
-def is_missing_column(error: BaseException) -> bool:
-    """Tell whether a table lacks a column that a statement names; a missing table is another thing."""
-    return _state(error) == _MISSING_COLUMN_STATE or "no such column" in str(error)
-
-
-def is_read_only(error: BaseException) -> bool:
-    """Tell whether the server has become a read-only one: its connections are of no use, though they are alive."""
-    return _state(error) == _READ_ONLY_STATE
-
-
-def is_lock_timeout(error: BaseException) -> bool:
-    """Tell whether a row stayed locked for longer than `Capabilities.bounded` lets a statement wait."""
-    return _state(error) == _LOCK_TIMEOUT_STATE
-
-
-def _state(error: BaseException) -> str | None:
-    # psycopg and asyncpg say `sqlstate`; SQLAlchemy's asyncpg adapter passes it on as `sqlstate` or `pgcode`.
-    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

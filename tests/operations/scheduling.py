@@ -143,7 +143,9 @@ class Scene:
     def declare(self, registry: Jobs[Any], *declarations: Declaration) -> list[str]:
         """Declare what the registry does, or else *declarations*, and give the names that are somebody else's."""
         with self.transaction() as session:
-            return scheduling.declare(session, registry, declarations or list(registry.declarations.values()))
+            declared = scheduling.declare(session, registry, declarations or list(registry.declarations.values()))
+        assert declared.failed == {}
+        return declared.foreign
 
     def row(self, name: str = "minutely") -> dict[str, Any]:
         """Give what the schedule's row holds, column by column."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import select, update
 
+from sqla_jobs.operations.scheduling import declare
 from sqla_jobs.rules.schedules import Declaration
 from sqla_jobs.runtime.connections import Connector, Opening
 from sqla_jobs.runtime.scheduler import Scheduler
@@ -369,3 +370,67 @@ def test_old_and_new_release_stop_neither_ones_schedule(
         ids = session.scalars(select(Schedule.id).order_by(Schedule.name.desc())).all()
     minutes = [at("12:00") + minute * MINUTE for minute in range(1, 7)]
     assert [scene.slots(schedule_id) for schedule_id in ids] == [minutes, minutes]
+
+
+# --- declarations that can't be stored --------------------------------------------------------------------------------
+
+
+@contextmanager
+def refusing(scene: Scene, name: str) -> Generator[None]:
+    """Have the schedule table refuse one name meanwhile, as an app's own trigger or constraint may."""
+    is_file = scene.engine.dialect.name == "sqlite"
+    trigger = (
+        f"CREATE TRIGGER refused BEFORE INSERT ON schedule WHEN new.name = '{name}' "
+        "BEGIN SELECT RAISE(ABORT, 'this name is refused'); END"
+    )
+    scene.sql(trigger if is_file else f"ALTER TABLE schedule ADD CONSTRAINT refused CHECK (name <> '{name}')")
+    yield
+    scene.sql("DROP TRIGGER refused" if is_file else "ALTER TABLE schedule DROP CONSTRAINT refused")
+
+
+def test_declaration_that_the_table_refuses_holds_up_no_other(scene: Scene) -> None:
+    """The others are stored, what was changed too, and the refused one is told by name, without its arguments."""
+    started(scene, build("report", declares={"a": "0 1 * * *"}))
+    release = build("report", declares={"a": "0 2 * * *", "b": "0 2 * * *", "c": "0 2 * * *"})
+
+    with refusing(scene, "b"), scene.transaction() as session:
+        declared = declare(session, release, list(release.declarations.values()))
+
+    assert {row["name"]: row["cron"] for row in scene.rows()} == {"a": "0 2 * * *", "c": "0 2 * * *"}
+    assert list(declared.failed) == ["b"]
+    assert "refused" in declared.failed["b"]
+    assert "\n" not in declared.failed["b"]
+
+
+def test_declaration_that_the_table_refused_is_tried_again(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """The scheduler fires what is there, warns once by name, and stores the refused one when it upholds again."""
+    release = build("report", declares={"a": "* * * * *", "b": "* * * * *"})
+    with scheduler_of(scene, release) as scheduler:
+        with refusing(scene, "b"):
+            scheduler.tick()
+            scene.move_to(at("12:01:05"))
+            scheduler.tick()
+        fired = scene.slots(scene.row("a")["id"])
+        scheduler._uphold_at = 0.0  # pyright: ignore[reportPrivateUsage]  # a minute later
+        scheduler.tick()
+        scheduler.tick()
+
+    assert fired == [at("12:01")]
+    assert {row["name"] for row in scene.rows()} == {"a", "b"}
+    warned = [record.getMessage() for record in caplog.records if "can't be declared" in record.getMessage()]
+    assert len(warned) == 1
+    assert "schedule 'b' can't be declared" in warned[0]
+
+
+def test_scheduler_that_is_stopping_begins_nothing_more(scene: Scene) -> None:
+    """What is due is left to others, or to the next start: a stop waits for no thousand jobs."""
+    schedule_id = scene.planned()
+    scene.move_to(at("12:01:05"))
+    connector = Connector.of_app(scene.engine, Opening(scene.engine))
+    stopping = Scheduler(build("report"), connector, bounded=None, is_stopping=lambda: True)
+
+    stopping.tick()
+    connector.close()
+
+    assert scene.slots(schedule_id) == []
+    assert [each.slot for each in scene.tick()] == [at("12:01")]

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqla_jobs.errors import EnqueueConflict, InvalidOption
 from sqla_jobs.operations.enqueue import CONFLICT_ROUNDS, enqueue
 from sqla_jobs.operations.enqueue_many import enqueue_many
-from sqla_jobs.schema.dialects import is_outage
+from sqla_jobs.schema.trouble import is_outage
 from sqla_jobs.status import JobStatus
 from tests.operations.blocking import PATIENCE, until_blocked
 from tests.operations.shop import Customer, Job, mail, send

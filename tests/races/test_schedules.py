@@ -365,7 +365,7 @@ def test_declarations_at_one_moment_make_one_row_each(scene: Scene) -> None:
             scene, *(partial(scheduling.declare, jobs=registry, declarations=declared) for declared in orders)
         )
 
-        assert foreign == [[], [], [], []]
+        assert [(each.foreign, each.failed) for each in foreign] == [([], {})] * 4
         assert sorted(row["name"] for row in scene.rows()) == names
         scene = Scene(scene.engine)
 

@@ -18,10 +18,9 @@ from sqla_jobs.schema.dialects import (
     db_now,
     epoch,
     is_in_memory,
-    is_outage,
-    is_read_only,
     later,
 )
+from sqla_jobs.schema.trouble import is_outage, is_read_only
 from sqla_jobs.schema.types import UtcDateTime
 from tests.schema.models import new_dialect
 

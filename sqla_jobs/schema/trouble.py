@@ -1,0 +1,49 @@
+"""What a driver's error says: whose trouble it is."""
+
+from __future__ import annotations
+
+_OUTAGE_STATES = frozenset({"40001", "40P01", "25006", "25P03", "57P01", "57P02", "57P03", "57P05", "55P03", "53300"})
+"""Serialization failure, deadlock, read-only, idle kills, shutdowns, lock time-out, too many connections."""
+
+_OUTAGE_TEXTS = ("database is locked", "database table is locked", "database schema is locked", "disk i/o error")
+
+_READ_ONLY_STATE = "25006"
+
+_MISSING_COLUMN_STATE = "42703"
+
+_MISSING_TABLE_STATE = "42P01"
+
+_LOCK_TIMEOUT_STATE = "55P03"
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tell whether a driver's error says that the database, and not the statement, is the trouble."""
+    state = _state(error)
+    if state is not None:
+        return state in _OUTAGE_STATES or state.startswith("08")
+    return any(text in str(error).lower() for text in _OUTAGE_TEXTS)
+
+
+def is_missing_column(error: BaseException) -> bool:
+    """Tell whether a table lacks a column that a statement names; a missing table is another thing."""
+    return _state(error) == _MISSING_COLUMN_STATE or "no such column" in str(error)
+
+
+def is_missing_table(error: BaseException) -> bool:
+    """Tell whether a statement names a table that is not there (yet)."""
+    return _state(error) == _MISSING_TABLE_STATE or "no such table" in str(error)
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Tell whether the server has become a read-only one: its connections are of no use, though they are alive."""
+    return _state(error) == _READ_ONLY_STATE
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Tell whether a row stayed locked for longer than `Capabilities.bounded` lets a statement wait."""
+    return _state(error) == _LOCK_TIMEOUT_STATE
+
+
+def _state(error: BaseException) -> str | None:
+    # psycopg and asyncpg say `sqlstate`; SQLAlchemy's asyncpg adapter passes it on as `sqlstate` or `pgcode`.
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
