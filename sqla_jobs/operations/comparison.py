@@ -244,10 +244,12 @@ def _is_numbered(seen: Reflected) -> bool:
 
 def _keys(seen: Reflected) -> Iterator[Finding]:
     wanted = [column.name for column in seen.table.primary_key]
-    found = seen.inspector.get_pk_constraint(str(seen.table.name), seen.schema)["constrained_columns"]
+    key = seen.inspector.get_pk_constraint(str(seen.table.name), seen.schema)
+    found, name = key["constrained_columns"], key["name"]
     if found != wanted:
         what = f"the primary key of {seen.name} is ({', '.join(found)}), and has to be ({', '.join(wanted)})"
-        yield Finding("primary-key", "error", what, f"{seen.batch}batch.create_primary_key(None, {wanted!r})")
+        drop = f"batch.drop_constraint({name!r}, type_='primary'); " if name else ""
+        yield Finding("primary-key", "error", what, f"{seen.batch}{drop}batch.create_primary_key({name!r}, {wanted!r})")
 
 
 def _model_checks(seen: Reflected) -> dict[str, str]:
@@ -263,20 +265,28 @@ def _statuses(seen: Reflected) -> Iterator[Finding]:
         return  # schedules have no status
     name, said = ours[0]
     checks = seen.inspector.get_check_constraints(str(seen.table.name), seen.schema)
-    about = {str(each["name"]): inspection.texts_in(each["sqltext"]) for each in checks if _is_of_status(each)}
+    about = {str(each["name"]): _allowed(each) for each in checks if _is_of_status(each)}
+    lists = {str(each["name"]) for each in checks if inspection.words_of(each["sqltext"]).startswith(_LISTS)}
     create = f"batch.create_check_constraint({name!r}, {said!r})"
     if not about:
         what = f"{seen.name} has no CHECK of its status: {said}"
         yield Finding("missing-check", "warning", what, f"{seen.batch}{create}")
-    elif STATUSES not in about.values():
-        found, allowed = next(iter(about.items()))
-        lacks = ", ".join(sorted(STATUSES - allowed))
-        more = ", ".join(sorted(allowed - STATUSES))
-        what = (
-            f"CHECK {found} of {seen.name}" + (f" refuses {lacks}" if lacks else "") + (f" allows {more}" * bool(more))
-        )
+    for found, allowed in about.items():
+        # Beside the right one, another that lists statuses narrows it; any other condition is the app's own.
+        if allowed == STATUSES or (STATUSES in about.values() and not (found in lists and STATUSES - allowed)):
+            continue
+        lacks, more = (", ".join(sorted(those)) for those in (STATUSES - allowed, allowed - STATUSES))
+        what = f"CHECK {found} of {seen.name}" + f" refuses {lacks}" * bool(lacks) + f" allows {more}" * bool(more)
         remedy = f"{seen.batch}batch.drop_constraint({found!r}, type_='check'); {create}"
         yield Finding("check-text", "error" if lacks else "warning", what, remedy)
+
+
+_LISTS = ("status in", "status not in")
+
+
+def _allowed(check: Any) -> frozenset[str]:
+    named = inspection.texts_in(check["sqltext"])
+    return STATUSES - named if inspection.words_of(check["sqltext"]).startswith(_LISTS[1]) else named
 
 
 def _is_of_status(check: Any) -> bool:

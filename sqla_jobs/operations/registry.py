@@ -80,6 +80,8 @@ class Handler(Generic[J, Q, P, R]):
         :param columns: values for columns of your own on the job model, by attribute name
         :raises InvalidOption: a value is out of range; nothing was stored
         """
+        if columns is not None and not isinstance(cast("object", columns), Mapping):
+            raise InvalidOption(f"columns is a dict by attribute name, not a {type(columns).__name__}: columns={{…}}")
         given: dict[str, Any] = {
             "key": key,
             "delay": delay,

@@ -17,6 +17,7 @@ Constants have server defaults; times have none, since alembic would freeze one 
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime, timedelta
 from typing import Any, cast
 from weakref import WeakSet
@@ -44,6 +45,9 @@ from sqla_jobs.rules.schedules import DEFAULT_LIMIT, check_part
 from sqla_jobs.schema.dialects import BIG_ID, STORED_JSON, db_now, never_reuse_ids, partial_index
 from sqla_jobs.schema.types import Seconds, UtcDateTime
 from sqla_jobs.status import JobStatus
+
+NAME_BYTES = 63
+"""PostgreSQL's limit for the name of anything."""
 
 
 class _JobColumns:
@@ -299,5 +303,13 @@ def _name(table: Table, kind: str, token: str) -> str:
     if isinstance(convention, str) and "%(constraint_name)s" in convention:
         return token
     # conv: a name that is final, and that SQLAlchemy shortens to the database's limit instead of raising.
-    name: str = conv(f"{kind}_{table.name}_{token}")
+    name: str = conv(_in_bytes(f"{kind}_{table.name}_{token}"))
     return name
+
+
+def _in_bytes(name: str) -> str:
+    """Shorten a name that is no ASCII: SQLAlchemy counts its letters, and PostgreSQL cuts off bytes, quietly."""
+    if name.isascii() or len(name.encode()) <= NAME_BYTES:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name.encode()[: NAME_BYTES - 9].decode(errors='ignore')}_{digest}"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, cast
 
-from sqlalchemy import Column, ColumnElement, Integer, Table, TypeDecorator, false, inspect, select, type_coerce
-from sqlalchemy.orm import Mapper
+from sqlalchemy import Column, ColumnElement, Integer, Table, false, inspect, select, type_coerce
+from sqlalchemy.orm import MappedColumn, Mapper
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.errors import InvalidModel, InvalidOption
@@ -140,17 +140,50 @@ def _mapped(kind: type[T], model: type[Any], now: ColumnElement[Any] | None) -> 
             f"{model.__name__} has a table joined to its parent's, and our statements lock and fill one table: "
             "register the parent, or use single-table inheritance (no __tablename__ on the child)"
         )
-    if not isinstance(mapper.polymorphic_on, Column | None):
-        raise InvalidModel(
-            f"{model.__name__} tells its classes apart by an expression, which an INSERT can't set: "
-            "make polymorphic_on a column"
-        )
-    if not isinstance(mapper.local_table.c.id.type, Integer | TypeDecorator):
-        raise InvalidModel(
-            f"{model.__name__}.id is {mapper.local_table.c.id.type!r}, of another base, and jobs are numbered: "
-            f"put the mixin first, `class {model.__name__}({base}, …)`"
-        )
+    _check_columns(kind, mapper, model.__name__)
     return kind(mapper) if now is None else kind(mapper, _as_instant(now))
+
+
+def _check_columns(kind: type[MappedTable], mapper: Any, model: str) -> None:
+    """Refuse columns that are not what ours have to be: the app's discriminator, or another mixin's."""
+    base, discriminator = kind.mixin.__name__, mapper.polymorphic_on
+    if discriminator is not None and not _is_column(discriminator):
+        raise InvalidModel(
+            f"{model} tells its classes apart by an expression, which an INSERT can't set: make polymorphic_on a column"
+        )
+    for name, wanted in _types(kind.mixin).items():
+        if discriminator is not None and discriminator.key == name:
+            raise InvalidModel(
+                f"{model} tells its classes apart by {name!r}, which is one of the library's columns: "
+                "make polymorphic_on a column of your own, such as `kind`"
+            )
+        found = mapper.local_table.c.get(name)
+        if found is None or not _serves(found.type, wanted):
+            is_found = "missing under that name" if found is None else f"{found.type!r}, of another base"
+            raise InvalidModel(
+                f"{model}.{name} is {is_found}: put the mixin first, `class {model}({base}, …)`, and leave its columns "
+                "as they are"
+            )
+
+
+def _types(mixin: type[Any]) -> dict[str, Any]:
+    parts: dict[str, Any] = {name: part for base in reversed(mixin.__mro__) for name, part in vars(base).items()}
+    return {name: part.column.type for name, part in parts.items() if _is_mapped(part)}
+
+
+def _serves(found: Any, wanted: object) -> bool:
+    """Tell times that may be naive, and ids that are no numbers; a decorator of the app's may be around a number."""
+    if isinstance(wanted, UtcDateTime):
+        return isinstance(found, UtcDateTime)
+    return not isinstance(wanted, Integer) or isinstance(getattr(found, "impl", found), Integer)
+
+
+def _is_mapped(part: object) -> bool:
+    return isinstance(part, MappedColumn)
+
+
+def _is_column(found: object) -> bool:
+    return isinstance(found, Column)
 
 
 def _is_mapper(found: object) -> bool:

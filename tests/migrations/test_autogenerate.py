@@ -86,6 +86,7 @@ CASES: Final = {
     "naming convention": Case(lambda: models(convention=CONVENTION)),
     "convention without names": Case(lambda: models(convention={"ix": "ix_%(column_0_label)s"})),
     "63 bytes": Case(lambda: models(prefix="p" * (63 - len("archived_job")))),
+    "63 bytes that are fewer letters": Case(lambda: models(prefix="Ж" * 25)),
     "batch mode": Case(models, options=STRICT | {"render_as_batch": True}),
 }
 

@@ -168,7 +168,7 @@ def test_registries_declare_each_their_own() -> None:
 @pytest.mark.parametrize(
     ("part", "value", "error", "says"),
     [
-        ("cron", "no cron", InvalidSchedule, "it has 2 fields: write minute, hour"),
+        ("cron", "no cron", InvalidSchedule, "2 fields are not five or six: write minute, hour"),
         ("cron", "60 * * * *", InvalidSchedule, "60.* is no minute: write 0 to 59"),
         ("cron", "0 0 30 2 *", InvalidSchedule, "it never comes: .*write another, or L"),
         ("cron", "@reboot", InvalidSchedule, "only @yearly, .* write one, or five fields"),

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import String, Table, func, inspect, literal
+from sqlalchemy import DateTime, String, Table, func, inspect, literal
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from sqla_jobs.errors import InvalidModel, InvalidOption
@@ -155,3 +155,34 @@ def test_given_clock_is_all_that_is_rendered(database: str) -> None:
     now = job_table(Job, func.my_clock()).now
 
     assert str(now.compile(dialect=new_dialect(database))) == "my_clock()"
+
+
+class Stamps:
+    """An app's own mixin, with naive times."""
+
+    created_at: Mapped[datetime] = mapped_column(DateTime())
+
+
+def test_model_whose_times_are_another_mixins_is_refused() -> None:
+    """A mixin before ours that has a column of that name would have its times read naive."""
+
+    class Own(DeclarativeBase): ...
+
+    class Stamped(Stamps, JobMixin, Own):
+        __tablename__ = "stamped"
+
+    with pytest.raises(InvalidModel, match=r"Stamped\.created_at is DateTime.*put the mixin first"):
+        job_table(Stamped, None)
+
+
+def test_model_whose_discriminator_is_a_column_of_ours_is_refused() -> None:
+    """Its classes' names would take the place of the handlers'."""
+
+    class Own(DeclarativeBase): ...
+
+    class Typed(JobMixin, Own):
+        __tablename__ = "typed"
+        __mapper_args__ = {"polymorphic_on": "type", "polymorphic_identity": "typed"}  # noqa: RUF012
+
+    with pytest.raises(InvalidModel, match="'type', which is one of the library's columns.*`kind`"):
+        job_table(Typed, None)
