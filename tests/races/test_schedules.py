@@ -303,11 +303,13 @@ def test_lock_on_a_slots_key_delays_its_own_schedule_only(scene: Scene, ends: st
         with scene.transaction() as session:
             session.execute(text("SET LOCAL lock_timeout = '100ms'"))
             written = write(session, look_of(scene))
+            wait_for_others = session.scalar(text("SHOW lock_timeout"))
         meanwhile = scene.row("held")
         getattr(holding, ends)()
     after = scene.tick()
 
     assert [fired.name for fired in written.fired] == ["a", "z"]
+    assert wait_for_others == "10ms"  # a hundred such keys must not add up
     assert (meanwhile, written.unwritable) == (before, {})
     assert [(fired.name, fired.slot) for fired in after] == [("held", at("12:01"))]
     assert (after[0].job_id is None) is (ends == "commit")
