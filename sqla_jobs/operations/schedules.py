@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 
 J = TypeVar("J", bound=JobMixin)
-T = TypeVar("T")
 
 LONGEST_PREVIEW = 10_000
 LONGEST_BACKFILL = 1000

@@ -95,7 +95,7 @@ class Firing:
 class Move:
     """What to write for one schedule, if its row is still as it was read.
 
-    :ivar is_planned: False where another scheduler may know better: only the error is written
+    :ivar is_planned: False where another scheduler may know better: its plan is left alone
     """
 
     row: ScheduleRow

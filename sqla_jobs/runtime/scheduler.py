@@ -123,11 +123,12 @@ class Scheduler:
             return
         declare = partial(scheduling.declare, jobs=self._jobs, declarations=new)
         declared = self._connector.run(declare, bounded=self._bounded)
-        self._declared.update(each.name for each in new)
+        tried = {each.name for each in new}
+        self._declared |= tried
         for name, error in declared.failed.items():
             if self._failed.get(name) != error:
                 log.warning("schedule %r can't be declared: %s", name, mask(error))
-        self._failed = declared.failed
+        self._failed = {name: error for name, error in self._failed.items() if name not in tried} | declared.failed
         for name in declared.foreign:
             log.warning(
                 "schedule %r is declared by registry %r, but its row is not that registry's, and stays as it is: "

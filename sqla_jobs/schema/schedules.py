@@ -84,7 +84,7 @@ def _looked_at(schedules: ScheduleTable) -> list[FromClause]:
     knows = c.job_type.in_(bindparam("types", expanding=True))
     # A type that this registry doesn't know: to be marked once, and not where another registry has declared it.
     is_unmarked = and_(c.last_error.is_(None), or_(c.declared_by.is_(None), c.declared_by == bindparam("registry")))
-    is_overdue = c.next_run_at <= later(schedules.now, OVERDUE * -1)
+    is_overdue = c.next_run_at <= later(schedules.now, -OVERDUE)
     due = (
         select(c.id)
         .where(c.retired_at.is_(None), c.next_run_at <= schedules.now, or_(knows, and_(is_unmarked, is_overdue)))
@@ -101,7 +101,7 @@ def _looked_at(schedules: ScheduleTable) -> list[FromClause]:
     )
     just_retired = (
         select(c.id)
-        .where(c.retired_at > later(schedules.now, JUST_RETIRED * -1), c.declared_by == bindparam("registry"))
+        .where(c.retired_at > later(schedules.now, -JUST_RETIRED), c.declared_by == bindparam("registry"))
         .order_by(c.retired_at, c.id)
         .limit(limit)
     )
@@ -194,7 +194,10 @@ def _seen(instant: ColumnElement[Any]) -> ColumnElement[Any]:
 
 @lru_cache(maxsize=64)
 def retire(schedules: ScheduleTable, can: Capabilities) -> Executable:
-    """Retire what the registry has declared and its code has no more; gives the names. Parameters: registry, rows."""
+    """Retire what the registry has declared and its code has no more; gives the names. Parameters: registry, rows.
+
+    It reads the whole table, about once a minute.
+    """
     c, given = schedules.table.c, can.given({"name": String()})
     return (
         update(schedules.table)
@@ -212,7 +215,7 @@ def revive(schedules: ScheduleTable, can: Capabilities) -> Executable:
     same app, goes on as if nothing had been.
     """
     c, given = schedules.table.c, can.given({"name": String()})
-    is_old = c.retired_at <= later(schedules.now, JUST_RETIRED * -1)
+    is_old = c.retired_at <= later(schedules.now, -JUST_RETIRED)
     return (
         update(schedules.table)
         .where(c.declared_by == bindparam("registry"), c.retired_at.is_not(None), c.name.in_(select(given.c.name)))

@@ -422,6 +422,22 @@ def test_declaration_that_the_table_refused_is_tried_again(scene: Scene, caplog:
     assert "schedule 'b' can't be declared" in warned[0]
 
 
+def test_declaration_that_failed_is_not_forgotten_when_another_comes(scene: Scene) -> None:
+    """A schedule that is declared late, by a module imported late, leaves the failed one to be tried again."""
+    release = build("report", declares={"b": "* * * * *"})
+    with scheduler_of(scene, release) as scheduler:
+        with refusing(scene, "b"):
+            scheduler.tick()
+            scheduler.tick()
+            release.declarations["late"] = dataclasses.replace(release.declarations["b"], name="late")
+            scheduler.tick()
+        scheduler._uphold_at = 0.0  # pyright: ignore[reportPrivateUsage]  # a minute later
+        scheduler.tick()
+        scheduler.tick()
+
+    assert {row["name"] for row in scene.rows()} == {"b", "late"}
+
+
 def test_scheduler_that_is_stopping_begins_nothing_more(scene: Scene) -> None:
     """What is due is left to others, or to the next start: a stop waits for no thousand jobs."""
     schedule_id = scene.planned()

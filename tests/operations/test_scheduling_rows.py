@@ -63,7 +63,7 @@ def bad_between_good(scene: Scene, breaking: str) -> tuple[list[int], list[int]]
     return good, bad
 
 
-def check_that_only_the_bad_suffer(scene: Scene, breaking: str, says: str, repair: str) -> None:
+def assert_only_the_bad_suffer(scene: Scene, breaking: str, says: str, repair: str) -> None:
     """The good fire at every tick, the bad bear an error and fire nothing, and once repaired they work again."""
     good, bad = bad_between_good(scene, breaking)
 
@@ -110,7 +110,7 @@ def check_that_only_the_bad_suffer(scene: Scene, breaking: str, says: str, repai
 )
 def test_bad_row_hurts_only_itself(scene: Scene, breaking: str, says: str, repair: str) -> None:
     """What plain SQL can write into one row stops no other, is told on the row, and is over once repaired."""
-    check_that_only_the_bad_suffer(scene, breaking, says, repair)
+    assert_only_the_bad_suffer(scene, breaking, says, repair)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_bad_row_hurts_only_itself(scene: Scene, breaking: str, says: str, repai
 )
 def test_bad_row_on_postgresql_hurts_only_itself(postgresql: Scene, breaking: str, says: str, repair: str) -> None:
     """The same for what only PostgreSQL stores, or refuses."""
-    check_that_only_the_bad_suffer(postgresql, breaking, says, repair)
+    assert_only_the_bad_suffer(postgresql, breaking, says, repair)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_bad_row_on_postgresql_hurts_only_itself(postgresql: Scene, breaking: st
 )
 def test_bad_row_on_sqlite_hurts_only_itself(sqlite: Scene, breaking: str, says: str, repair: str) -> None:
     """The same where every column holds anything."""
-    check_that_only_the_bad_suffer(sqlite, breaking, says, repair)
+    assert_only_the_bad_suffer(sqlite, breaking, says, repair)
 
 
-def check_that_a_time_hurts_nobody(scene: Scene, column: str, value: str) -> None:
+def assert_a_time_hurts_nobody(scene: Scene, column: str, value: str) -> None:
     """The good fire at every tick; the odd ones, cleared, are planned at the next tick and fire the slot after."""
     good, odd = bad_between_good(scene, f"{column} = {value}")
 
@@ -163,14 +163,14 @@ def check_that_a_time_hurts_nobody(scene: Scene, column: str, value: str) -> Non
 )
 def test_time_past_pythons_years_hurts_only_its_row(postgresql: Scene, column: str, value: str) -> None:
     """A time that no datetime holds breaks no look and no write."""
-    check_that_a_time_hurts_nobody(postgresql, column, value)
+    assert_a_time_hurts_nobody(postgresql, column, value)
 
 
 @pytest.mark.parametrize("column", ["next_run_at", "last_slot"])
 @pytest.mark.parametrize("value", ["NULL", "'yesterday'", "''", "0", "1e300", "x'61'", "'9999-12-31 23:59:59'"])
 def test_time_that_is_no_time_hurts_only_its_row(sqlite: Scene, column: str, value: str) -> None:
     """On SQLite a time is text, and anybody may write any text."""
-    check_that_a_time_hurts_nobody(sqlite, column, value)
+    assert_a_time_hurts_nobody(sqlite, column, value)
 
 
 @pytest.mark.parametrize("breaking", ["cron = x'2a'", "timezone = x'61'", "enabled = 2", "enabled = 'yes'"])

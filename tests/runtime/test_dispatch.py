@@ -5,10 +5,11 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 from sqlalchemy.orm import Session
 
 from sqla_jobs import current_job, enqueue, enqueue_many
+from sqla_jobs.runtime.dispatch import Dispatcher
 from tests.runtime.app import LONG, PATIENCE, SOON, App, Job, MakeEngine, Note, wait_for
 
 
@@ -354,3 +355,34 @@ def test_session_state_when_nothing_keeps_it(postgresql_url: str, pool: str, mak
 
     assert app.notes() == ["attempt 2"]
     assert app.heard() == ["retried", "done"]
+
+
+def test_look_now_when_a_look_is_under_way(pg_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for now is a look that begins now: one that has read already may not know of the newest commit."""
+    has_read, is_asked = threading.Event(), threading.Event()
+
+    @pg_app.jobs.handler
+    def work() -> None: ...
+
+    @event.listens_for(pg_app.engine, "after_cursor_execute")
+    def held_up(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "min(due.run_at)" in statement and not has_read.is_set():
+            has_read.set()
+            wait_for(is_asked)
+
+    def wake(self: Dispatcher, queue: str | None = None) -> None:
+        real(self, queue)
+        if has_read.is_set():
+            is_asked.set()
+
+    real = Dispatcher.wake
+    monkeypatch.setattr(Dispatcher, "wake", wake)
+
+    with pg_app.worker(poll_interval=LONG) as worker:
+        wait_for(has_read)
+        machinery = worker._machinery  # pyright: ignore[reportPrivateUsage]
+        assert machinery is not None
+        look = machinery.dispatcher.look_now(PATIENCE)
+
+    assert look is not None
+    assert look.number == 2

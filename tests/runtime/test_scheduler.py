@@ -221,6 +221,7 @@ def test_worker_when_the_table_of_schedules_is_missing(app: Calendar, ear: Ear) 
             pass
 
     assert len(ear.lines("the database does not serve", level=WARNING)) == 1
+    assert ear.lines("can't be declared") == []  # no declaration is at fault
 
 
 def test_scheduler_when_the_database_goes_and_comes_back(app: Calendar, ear: Ear) -> None:
