@@ -32,7 +32,7 @@ from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import TypeEngine
 
 from sqla_jobs.schema.dialects import Capabilities, epoch, from_epoch, later
-from sqla_jobs.schema.mixins import is_edited
+from sqla_jobs.schema.mixins import is_edited, is_unfinished
 from sqla_jobs.schema.tables import JobTable, ScheduleTable
 
 OVERDUE = 60.0
@@ -112,7 +112,7 @@ def _row_columns(schedules: ScheduleTable, jobs: JobTable) -> list[ColumnElement
     c, job = schedules.table.c, jobs.table.c
     unfinished = (
         select(job.id)
-        .where(job.schedule_id.is_not(None), job.finished_at.is_(None), job.schedule_id == c.id)
+        .where(job.schedule_id.is_not(None), is_unfinished(jobs.table), job.schedule_id == c.id)
         .correlate(schedules.table)
         .exists()
     )

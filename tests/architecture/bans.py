@@ -202,7 +202,10 @@ def _is_text(node: ast.AST) -> bool:
 
 # --- the bans ---------------------------------------------------------------------------------------------------------
 
-DOORS: Final = ("sqla_jobs/cli.py", "sqla_jobs/testing.py", "sqla_jobs/migrations.py", "sqla_jobs/doctor.py")
+DOORS: Final = (
+    *("sqla_jobs/cli", "sqla_jobs/__main__.py", "sqla_jobs/prometheus.py"),
+    *("sqla_jobs/testing.py", "sqla_jobs/migrations.py", "sqla_jobs/doctor.py"),
+)
 
 BANS: Final = (
     Ban(

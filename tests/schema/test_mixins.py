@@ -169,10 +169,10 @@ def test_indexes_and_check_are_named_after_the_table(tables: Engine) -> None:
 INDEX_TEXTS = {
     "ready": "ON job (queue, type, run_at, id) WHERE status = 'ready'",
     "running": "ON job (locked_by, id) WHERE status = 'running'",
-    "finished": "ON job (status, finished_at, id) WHERE finished_at IS NOT NULL",
+    "finished": "ON job (status, finished_at, id) WHERE status IN ('done', 'failed', 'dead')",
     "key": "ON job (idempotency_key) WHERE idempotency_key IS NOT NULL",
     "expired": "ON job (last_lease_expired_at) WHERE last_lease_expired_at IS NOT NULL",
-    "schedule": "ON job (schedule_id, slot) WHERE schedule_id IS NOT NULL AND finished_at IS NULL",
+    "schedule": "ON job (schedule_id, slot) WHERE schedule_id IS NOT NULL AND status IN ('ready', 'running')",
 }
 
 

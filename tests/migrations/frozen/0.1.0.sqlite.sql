@@ -89,7 +89,7 @@ CREATE INDEX ix_archived_job_key ON archived_job (idempotency_key) WHERE idempot
 
 CREATE INDEX ix_job_expired ON job (last_lease_expired_at) WHERE last_lease_expired_at IS NOT NULL;
 
-CREATE INDEX ix_job_finished ON job (status, finished_at, id) WHERE finished_at IS NOT NULL;
+CREATE INDEX ix_job_finished ON job (status, finished_at, id) WHERE status IN ('done', 'failed', 'dead');
 
 CREATE UNIQUE INDEX ix_job_key ON job (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
@@ -97,7 +97,7 @@ CREATE INDEX ix_job_ready ON job (queue, type, run_at, id) WHERE status = 'ready
 
 CREATE INDEX ix_job_running ON job (locked_by, id) WHERE status = 'running';
 
-CREATE INDEX ix_job_schedule ON job (schedule_id, slot) WHERE schedule_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX ix_job_schedule ON job (schedule_id, slot) WHERE schedule_id IS NOT NULL AND status IN ('ready', 'running');
 
 CREATE INDEX ix_schedule_due ON schedule (next_run_at, id) WHERE retired_at IS NULL;
 

@@ -1,15 +1,15 @@
 """the shop's tables
 
-Revision ID: 38c3b1691d9e
+Revision ID: bd881eec44bf
 Revises: 
-Create Date: 2026-11-29 22:02:05.994622+00:00
+Create Date: 2026-11-30 00:24:17.056095+00:00
 """
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision: str = '38c3b1691d9e'
+revision: str = 'bd881eec44bf'
 down_revision: str | None = None
 branch_labels: str | None = None
 depends_on: str | None = None
@@ -126,11 +126,11 @@ def upgrade() -> None:
     with op.batch_alter_table('job', schema=None) as batch_op:
         batch_op.create_index(batch_op.f('ix_job_customer_id'), ['customer_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_job_expired'), ['last_lease_expired_at'], unique=False, postgresql_where=sa.text('last_lease_expired_at IS NOT NULL'), sqlite_where=sa.text('last_lease_expired_at IS NOT NULL'))
-        batch_op.create_index(batch_op.f('ix_job_finished'), ['status', 'finished_at', 'id'], unique=False, postgresql_where=sa.text('finished_at IS NOT NULL'), sqlite_where=sa.text('finished_at IS NOT NULL'))
+        batch_op.create_index(batch_op.f('ix_job_finished'), ['status', 'finished_at', 'id'], unique=False, postgresql_where=sa.text("status IN ('done', 'failed', 'dead')"), sqlite_where=sa.text("status IN ('done', 'failed', 'dead')"))
         batch_op.create_index(batch_op.f('ix_job_key'), ['idempotency_key'], unique=True, postgresql_where=sa.text('idempotency_key IS NOT NULL'), sqlite_where=sa.text('idempotency_key IS NOT NULL'))
         batch_op.create_index(batch_op.f('ix_job_ready'), ['queue', 'type', 'run_at', 'id'], unique=False, postgresql_where=sa.text("status = 'ready'"), sqlite_where=sa.text("status = 'ready'"))
         batch_op.create_index(batch_op.f('ix_job_running'), ['locked_by', 'id'], unique=False, postgresql_where=sa.text("status = 'running'"), sqlite_where=sa.text("status = 'running'"))
-        batch_op.create_index(batch_op.f('ix_job_schedule'), ['schedule_id', 'slot'], unique=False, postgresql_where=sa.text('schedule_id IS NOT NULL AND finished_at IS NULL'), sqlite_where=sa.text('schedule_id IS NOT NULL AND finished_at IS NULL'))
+        batch_op.create_index(batch_op.f('ix_job_schedule'), ['schedule_id', 'slot'], unique=False, postgresql_where=sa.text("schedule_id IS NOT NULL AND status IN ('ready', 'running')"), sqlite_where=sa.text("schedule_id IS NOT NULL AND status IN ('ready', 'running')"))
 
     op.create_table('order',
     sa.Column('id', sa.Integer(), nullable=False),
@@ -162,11 +162,11 @@ def downgrade() -> None:
 
     op.drop_table('order')
     with op.batch_alter_table('job', schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f('ix_job_schedule'), postgresql_where=sa.text('schedule_id IS NOT NULL AND finished_at IS NULL'), sqlite_where=sa.text('schedule_id IS NOT NULL AND finished_at IS NULL'))
+        batch_op.drop_index(batch_op.f('ix_job_schedule'), postgresql_where=sa.text("schedule_id IS NOT NULL AND status IN ('ready', 'running')"), sqlite_where=sa.text("schedule_id IS NOT NULL AND status IN ('ready', 'running')"))
         batch_op.drop_index(batch_op.f('ix_job_running'), postgresql_where=sa.text("status = 'running'"), sqlite_where=sa.text("status = 'running'"))
         batch_op.drop_index(batch_op.f('ix_job_ready'), postgresql_where=sa.text("status = 'ready'"), sqlite_where=sa.text("status = 'ready'"))
         batch_op.drop_index(batch_op.f('ix_job_key'), postgresql_where=sa.text('idempotency_key IS NOT NULL'), sqlite_where=sa.text('idempotency_key IS NOT NULL'))
-        batch_op.drop_index(batch_op.f('ix_job_finished'), postgresql_where=sa.text('finished_at IS NOT NULL'), sqlite_where=sa.text('finished_at IS NOT NULL'))
+        batch_op.drop_index(batch_op.f('ix_job_finished'), postgresql_where=sa.text("status IN ('done', 'failed', 'dead')"), sqlite_where=sa.text("status IN ('done', 'failed', 'dead')"))
         batch_op.drop_index(batch_op.f('ix_job_expired'), postgresql_where=sa.text('last_lease_expired_at IS NOT NULL'), sqlite_where=sa.text('last_lease_expired_at IS NOT NULL'))
         batch_op.drop_index(batch_op.f('ix_job_customer_id'))
 
