@@ -16,14 +16,20 @@ from sqla_jobs.errors import (
     Snooze,
     SqlaJobsError,
     UnknownHandler,
+    UnknownJob,
     UnknownSchedule,
     UnsupportedDatabase,
     WorkerError,
 )
+from sqla_jobs.operations.batches import Batch, Count, cancel_batch, count_jobs, delete_batch, requeue_batch
+from sqla_jobs.operations.dead_letters import Answer, cancel_jobs, delete_jobs, requeue_jobs
 from sqla_jobs.operations.enqueue import enqueue
 from sqla_jobs.operations.enqueue_many import Enqueued, enqueue_many
+from sqla_jobs.operations.groups import FailureGroup, FailureGroups, failure_groups
+from sqla_jobs.operations.listing import FoundJob, JobDetails, JobFilter, JobPage, find_jobs, show_job
 from sqla_jobs.operations.registry import Handler, Jobs, NewJob
 from sqla_jobs.operations.schedules import Slot, backfill, pause, preview, preview_backfill, resume, trigger
+from sqla_jobs.operations.why import Why, why
 from sqla_jobs.rules.events import JobEvent
 from sqla_jobs.rules.retry import Backoff
 from sqla_jobs.runtime.context import CurrentJob, current_job
@@ -33,12 +39,18 @@ from sqla_jobs.schema.mixins import ArchivedJobMixin, JobMixin, ScheduleMixin
 from sqla_jobs.status import JobStatus
 
 __all__ = [
+    "Answer",
     "ArchivedJobMixin",
     "Backoff",
+    "Batch",
     "ConfigurationError",
+    "Count",
     "CurrentJob",
     "EnqueueConflict",
     "Enqueued",
+    "FailureGroup",
+    "FailureGroups",
+    "FoundJob",
     "GiveUp",
     "Handler",
     "InvalidHandler",
@@ -46,8 +58,11 @@ __all__ = [
     "InvalidOption",
     "InvalidSchedule",
     "InvalidSessions",
+    "JobDetails",
     "JobEvent",
+    "JobFilter",
     "JobMixin",
+    "JobPage",
     "JobSignal",
     "JobStatus",
     "Jobs",
@@ -60,18 +75,31 @@ __all__ = [
     "Snooze",
     "SqlaJobsError",
     "UnknownHandler",
+    "UnknownJob",
     "UnknownSchedule",
     "UnsupportedDatabase",
+    "Why",
     "Worker",
     "WorkerError",
     "backfill",
+    "cancel_batch",
+    "cancel_jobs",
+    "count_jobs",
     "current_job",
     "db_now",
+    "delete_batch",
+    "delete_jobs",
     "enqueue",
     "enqueue_many",
+    "failure_groups",
+    "find_jobs",
     "pause",
     "preview",
     "preview_backfill",
+    "requeue_batch",
+    "requeue_jobs",
     "resume",
+    "show_job",
     "trigger",
+    "why",
 ]

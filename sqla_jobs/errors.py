@@ -10,6 +10,7 @@
     │   └── UnsupportedDatabase   the server or library is too old, or of a kind not served
     ├── UnknownHandler            no handler of that name (also a LookupError)
     ├── UnknownSchedule           no schedule of that name (also a LookupError)
+    ├── UnknownJob                no job of that id (also a LookupError)
     ├── InvalidOption             a key, time, queue, column or number (also a ValueError)
     │   └── InvalidSchedule       cron text, a time zone, or another part of a schedule
     ├── PayloadError              an argument that is wrong or cannot be stored (also TypeError, ValueError)
@@ -60,6 +61,17 @@ class UnknownHandler(SqlaJobsError, LookupError):
 
 class UnknownSchedule(SqlaJobsError, LookupError):
     """The table has no schedule of that name."""
+
+
+class UnknownJob(SqlaJobsError, LookupError):
+    """Neither the job table nor the archive has a job of that id.
+
+    :ivar job_id: the id
+    """
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(f"there is no job {job_id}: it was deleted, or its transaction was rolled back")
+        self.job_id = job_id
 
 
 class InvalidOption(SqlaJobsError, ValueError):

@@ -80,6 +80,26 @@ def clip(text: str, limit: int) -> str:
     return mark + raw[len(raw) - limit + len(mark.encode()) :].decode("utf-8", "ignore")
 
 
+FRAME = re.compile(r'\s+File "(.+)", line (\d+), in (.+)')
+"""A line of a traceback: file, line, function."""
+
+_GUTTER = re.compile(r"\s*(?:\|\s?|\+[-+ 0-9]*(?:\Z|(?=Exception Group)))")
+"""What an exception group's traceback has before its lines."""
+
+
+def lines_of(text: str) -> list[str]:
+    """Give the lines of an error text as they are without exception groups."""
+    return [_GUTTER.sub("", line, count=1) if _GUTTER.match(line) else line for line in text.splitlines()]
+
+
+def headline(text: str) -> str:
+    """Give the line that names the error: the first after the last frame; where there is no traceback, the first."""
+    lines = lines_of(text)
+    last_frame = max((number for number, line in enumerate(lines) if FRAME.match(line)), default=-1)
+    after = [line for line in lines[last_frame + 1 :] if line.strip()]
+    return next((line for line in after if not line[0].isspace()), after[0].strip() if after else "")
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Give all errors that its traceback prints: causes, contexts, and the members of groups."""
     seen: set[int] = set()

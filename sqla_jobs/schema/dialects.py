@@ -103,6 +103,13 @@ class from_epoch(FunctionElement[datetime]):  # noqa: N801
     inherit_cache = True
 
 
+class read_instant(FunctionElement[datetime]):  # noqa: N801
+    """`read_instant(text)`: the instant that a cast to text has written."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+
+
 class durably(FunctionElement[Any]):  # noqa: N801
     """`durably()`: the open transaction is on disk when its commit is answered, whatever the role's settings say.
 
@@ -160,6 +167,16 @@ def _pg_from_epoch(element: from_epoch, compiler: SQLCompiler, **kw: Any) -> str
 @compiles(from_epoch, "sqlite")
 def _sqlite_from_epoch(element: from_epoch, compiler: SQLCompiler, **kw: Any) -> str:
     return f"strftime('%Y-%m-%d %H:%M:%f000', {compiler.process(element.clauses, **kw)}, 'unixepoch')"
+
+
+@compiles(read_instant, "postgresql")
+def _pg_read_instant(element: read_instant, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **kw)} AS TIMESTAMP WITH TIME ZONE)"
+
+
+@compiles(read_instant, "sqlite")
+def _sqlite_read_instant(element: read_instant, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(element.clauses, **kw)  # stored as text
 
 
 @compiles(durably, "postgresql")
@@ -226,6 +243,8 @@ class Capabilities:
     """The table that keeps the text of CREATE statements; None where tables are kept in parts."""
     storage: tuple[tuple[str, str], ...]
     """The storage parameters of a job table, as they should be; none where there are none."""
+    oldest_transaction: Executable | None
+    """The age in seconds of the oldest transaction that vacuum waits for; NULL or None where nobody can tell."""
 
     def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
         """Rows that come with the statement, as one JSON parameter `rows`; see `as_rows`."""
@@ -284,6 +303,17 @@ _STORAGE = (
 )
 
 
+# An autovacuum holds up no other. Of other roles' sessions a plain role sees that they are there, and nothing else.
+_OLDEST_TRANSACTION = text("""
+SELECT CASE WHEN min(seen.began) IS NULL AND bool_or(seen.kind IS NULL) THEN NULL ELSE
+       coalesce(CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(seen.began)) AS DOUBLE PRECISION), 0) END
+FROM (SELECT CASE WHEN coalesce(backend_xid, backend_xmin) IS NOT NULL THEN xact_start END AS began, backend_type AS kind
+      FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+      UNION ALL SELECT prepared, '' FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()) AS seen
+WHERE seen.kind IS DISTINCT FROM 'autovacuum worker'
+""")
+
+
 _KNOWN: tuple[Capabilities, ...] = (
     _Postgresql(
         name="postgresql",
@@ -301,6 +331,7 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_sized_types=True,
         definitions=None,
         storage=_STORAGE,
+        oldest_transaction=_OLDEST_TRANSACTION,
     ),
     _Sqlite(
         name="sqlite",
@@ -315,6 +346,7 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_sized_types=False,
         definitions="sqlite_master",
         storage=(),
+        oldest_transaction=None,
     ),
 )
 

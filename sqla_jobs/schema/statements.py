@@ -66,7 +66,7 @@ def _fence(jobs: JobTable, given: FromClause) -> ColumnElement[bool]:
     )
 
 
-def _lanes(jobs: JobTable) -> CTE:
+def lanes(jobs: JobTable) -> CTE:
     """The (queue, type) pairs that have ready rows, served ones or not: a loose scan, one descent of `ready` a pair."""
     c = jobs.table.c
     # Two scalars of one row each, and not a row with LIMIT: a recursive term may have no ORDER BY of its own.
@@ -157,7 +157,7 @@ def _due(jobs: JobTable, table: FromClause, lane: FromClause) -> Any:
 
 def _taken_by_locking(jobs: JobTable, *, every_queue: bool) -> SelectBase:
     """Lock the rows to claim: how many of the oldest belong to each lane, then that many of each that nobody holds."""
-    lane = _lanes(jobs)
+    lane = lanes(jobs)
     limit: Any = bindparam("limit", type_=Integer())
     oldest = _due(jobs, jobs.table.alias("candidate"), lane).limit(limit).lateral("oldest")
     head = (
@@ -193,7 +193,7 @@ def _locked(due: Any, lane: FromClause, limit: Any) -> Select[Any]:
 
 def _taken_exclusively(jobs: JobTable, *, every_queue: bool) -> SelectBase:
     """The rows to claim, where the transaction holds the one write lock already."""
-    lane = _lanes(jobs)
+    lane = lanes(jobs)
     limit: Any = bindparam("limit", type_=Integer())
     row = jobs.table.alias("candidate")
     of_lane: Any = _due(jobs, jobs.table.alias("due"), lane).limit(limit).with_only_columns(literal_column("due.id"))
@@ -214,7 +214,7 @@ def next_due(jobs: JobTable, *, every_queue: bool) -> Executable:
 
     Index: `ready`, two descents for each lane. Parameters: types, queues.
     """
-    lane = _lanes(jobs)
+    lane = lanes(jobs)
     row = jobs.table.alias("first_due")
     first = (
         select(row.c.run_at)

@@ -1,0 +1,53 @@
+"""Which failures are the same failure: those of one kind of error at one place of the code."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from sqla_jobs.rules.failure import FRAME, clip, headline, lines_of
+
+_CLASS = re.compile(r"[A-Za-z_][\w.]*(?:\.<locals>[\w.<>]*)?(?=: |:?$)")
+
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|[\\/]lib[\\/]python\d|<frozen |<string>")
+
+_VARIABLE = re.compile(r"(?<=the worker )\S+|\d+(?:[.:]\d+)*")
+
+_LONGEST = 120
+"""Bytes of a text that names no class of error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What an error text says of its cause.
+
+    :ivar error: the exception's class as the traceback names it; for other texts the text, its numbers left out
+    :ivar place: `file.py:123 in function`, the innermost frame that is no installed package's; None without a traceback
+    """
+
+    error: str
+    place: str | None
+
+    @property
+    def key(self) -> str:
+        """Name it in eight letters, the same on every host and in every process."""
+        text = f"{self.error}\n{self.place or ''}"
+        return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
+
+
+def failure_in(text: str) -> Failure:
+    """Read an error text, as a row has it."""
+    line = headline(text)
+    named = _CLASS.match(line)
+    return Failure(named[0] if named else clip(_VARIABLE.sub("#", line), _LONGEST), _place(text))
+
+
+def _place(text: str) -> str | None:
+    frames = [frame for frame in map(FRAME.match, lines_of(text)) if frame]
+    if not frames:
+        return None
+    own = [frame for frame in frames if not _INSTALLED.search(frame[1])]
+    frame = (own or frames)[-1]
+    file = re.split(r"[\\/]", frame[1])[-1]
+    return f"{file}:{frame[2]} in {frame[3]}"
