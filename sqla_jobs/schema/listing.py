@@ -235,13 +235,16 @@ def ahead(jobs: JobTable) -> Executable:
 _IDS: dict[str, Any] = {"id": BigInteger()}
 
 
-def _held(jobs: JobTable, can: Capabilities, statuses: list[JobStatus], *, skip_locked: bool) -> Any:
+def _held(
+    jobs: JobTable, can: Capabilities, statuses: list[JobStatus], *, skip_locked: bool, key_share: bool = True
+) -> Any:
     """The given rows that are in these statuses, locked. Index: the primary key. Parameter: rows."""
     given = can.given(_IDS)
     c = jobs.table.c
     is_movable = c.status.in_([_STATUSES[status] for status in statuses])
     rows = select(c.id).where(can.among(c.id, select(given.c.id)), is_movable).order_by(c.id)
-    return rows.with_for_update(skip_locked=skip_locked, of=jobs.table).cte("held").prefix_with("MATERIALIZED")
+    locked = rows.with_for_update(skip_locked=skip_locked, key_share=key_share, of=jobs.table)
+    return locked.cte("held").prefix_with("MATERIALIZED")
 
 
 @lru_cache(maxsize=64)
@@ -286,7 +289,7 @@ def cancel(jobs: JobTable, can: Capabilities, *, skip_locked: bool) -> Executabl
 @lru_cache(maxsize=64)
 def remove(jobs: JobTable, can: Capabilities, *, skip_locked: bool) -> Executable:
     """Delete finished jobs; gives ids. Parameter: rows."""
-    c, held = jobs.table.c, _held(jobs, can, sorted(FINISHED), skip_locked=skip_locked)
+    c, held = jobs.table.c, _held(jobs, can, sorted(FINISHED), skip_locked=skip_locked, key_share=False)
     gone = delete(jobs.table).where(can.among(c.id, select(held.c.id)))
     return cast("Executable", gone.returning(c.id, c.queue))
 

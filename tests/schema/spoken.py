@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.orm import DeclarativeBase
 
-from sqla_jobs.schema import schedules, statements
+from sqla_jobs.schema import listing, schedules, statements
 from sqla_jobs.schema.dialects import Listen, capabilities
+from sqla_jobs.schema.listing import Condition, Stretch
 from sqla_jobs.schema.mixins import ArchivedJobMixin, ScheduleMixin
 from sqla_jobs.schema.tables import archive_table, job_table, schedule_table
+from sqla_jobs.status import JobStatus
 from tests.schema.models import job_model, new_dialect
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def spoken(dialect: Dialect) -> dict[str, str]:
     if can.has_notify:
         said["notify"] = statements.notify(can, JOBS.channel)
         said["listen"] = Listen(JOBS.channel)
-    said |= said_of_schedules(can)
+    said |= said_of_schedules(can) | said_by_people(can)
     return {name: compiled(statement, dialect, *KEYS.get(name, ())) for name, statement in said.items()}
 
 
@@ -108,6 +110,31 @@ def said_of_schedules(can: Capabilities) -> dict[str, Any]:
         "resume": schedules.enable(SCHEDULES, "report", enabled=True),
         "all names": schedules.all_names(SCHEDULES),
         "archived jobs by key": statements.by_key(ARCHIVE, ["a", "b"]),
+    }
+
+
+def said_by_people(can: Capabilities) -> dict[str, Any]:
+    """Return the statements of those who look at jobs and move them by hand."""
+    dead = Stretch((JobStatus.FAILED, JobStatus.DEAD), "finished_at")
+    undated = Stretch((JobStatus.DEAD,), "finished_at", is_empty=True)
+    lane = Stretch((JobStatus.READY,), "run_at", queue="mail", type="send")
+    running = Stretch((JobStatus.RUNNING,), "locked_by")
+    told = Condition(type="send", older_than=60.0, error="refused")
+    return {
+        "window of dead letters": listing.window(JOBS, dead, Condition(), after=None),
+        "next window of dead letters": listing.window(JOBS, dead, told, after=("2026-11-30 00:00:00", 7)),
+        "window of rows ended by hand": listing.window(JOBS, undated, Condition(), after=("", 7)),
+        "window of a lane": listing.window(JOBS, lane, Condition(), after=("2026-11-30 00:00:00", 7)),
+        "window of running jobs": listing.window(JOBS, running, Condition(), after=("w", 7)),
+        "lanes": listing.lanes_of(JOBS),
+        "details": listing.details(JOBS),
+        "details of an archived job": listing.details(ARCHIVE),
+        "jobs ahead": listing.ahead(JOBS),
+        "requeue": listing.requeue(JOBS, can, skip_locked=False),
+        "requeue a batch": listing.requeue(JOBS, can, skip_locked=True),
+        "cancel": listing.cancel(JOBS, can, skip_locked=False),
+        "remove": listing.remove(JOBS, can, skip_locked=False),
+        "statuses": listing.statuses_of(JOBS, can),
     }
 
 

@@ -243,3 +243,157 @@ FROM schedule ORDER BY schedule.name;
 SELECT archived_job.idempotency_key, archived_job.id
 FROM archived_job
 WHERE archived_job.idempotency_key IN (__[POSTCOMPILE_idempotency_key_1]);
+
+-- window of dead letters
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT anon_1.id AS id, anon_1.at AS at
+FROM (SELECT job.id AS id, job.finished_at AS at
+FROM job
+WHERE job.status = 'failed' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NOT NULL ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT %(limit)s::INTEGER) AS anon_1 UNION ALL SELECT anon_2.id AS id, anon_2.at AS at
+FROM (SELECT job.id AS id, job.finished_at AS at
+FROM job
+WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NOT NULL ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT %(limit)s::INTEGER) AS anon_2) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT %(limit)s::INTEGER)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, true AS matches, CASE WHEN true THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- next window of dead letters
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT anon_1.id AS id, anon_1.at AS at
+FROM (SELECT job.id AS id, job.finished_at AS at
+FROM job
+WHERE job.status = 'failed' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NOT NULL AND job.finished_at <= (statement_timestamp() + CAST(%(param_1)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND (job.finished_at, job.id) < (CAST(%(param_2)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(param_3)s::BIGINT) ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT %(limit)s::INTEGER) AS anon_1 UNION ALL SELECT anon_2.id AS id, anon_2.at AS at
+FROM (SELECT job.id AS id, job.finished_at AS at
+FROM job
+WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NOT NULL AND job.finished_at <= (statement_timestamp() + CAST(%(param_4)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND (job.finished_at, job.id) < (CAST(%(param_5)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(param_6)s::BIGINT) ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT %(limit)s::INTEGER) AS anon_2) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT %(limit)s::INTEGER)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, job.type = %(type_1)s::VARCHAR AND (coalesce(job.last_error, %(coalesce_1)s::VARCHAR) ILIKE '%%' || %(coalesce_2)s::VARCHAR || '%%' ESCAPE '/') AS matches, CASE WHEN (job.type = %(type_1)s::VARCHAR AND (coalesce(job.last_error, %(coalesce_1)s::VARCHAR) ILIKE '%%' || %(coalesce_2)s::VARCHAR || '%%' ESCAPE '/')) THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- window of rows ended by hand
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT job.id AS id, NULL AS at
+FROM job
+WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NULL AND job.id < %(param_1)s::BIGINT ORDER BY job.id DESC
+ LIMIT %(limit)s::INTEGER) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT %(limit)s::INTEGER)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, true AS matches, CASE WHEN true THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- window of a lane
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT job.id AS id, job.run_at AS at
+FROM job
+WHERE job.status = 'ready' AND job.queue = %(queue_1)s::VARCHAR AND job.type = %(type_1)s::VARCHAR AND (job.run_at, job.id) > (CAST(%(param_1)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(param_2)s::BIGINT) ORDER BY job.run_at, job.id
+ LIMIT %(limit)s::INTEGER) AS w ORDER BY w.at, w.id
+ LIMIT %(limit)s::INTEGER)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, true AS matches, CASE WHEN true THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first_rows.id;
+
+-- window of running jobs
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT job.id AS id, job.locked_by AS at
+FROM job
+WHERE job.status = 'running' AND job.locked_by IS NOT NULL AND (job.locked_by, job.id) > (%(param_1)s::VARCHAR, %(param_2)s::BIGINT) ORDER BY job.locked_by, job.id
+ LIMIT %(limit)s::INTEGER) AS w ORDER BY w.at, w.id
+ LIMIT %(limit)s::INTEGER)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, true AS matches, CASE WHEN true THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first_rows.id;
+
+-- lanes
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT %(param_1)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT %(param_2)s::INTEGER))
+ SELECT lane.queue, lane.type
+FROM lane ORDER BY lane.queue, lane.type;
+
+-- details
+SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, job.refunds, job.claims, job.lease_expirations, job.schedule_id, CAST(job.payload AS TEXT) AS payload, CAST(job.last_error AS TEXT) AS last_error, CAST(job.errors AS TEXT) AS errors, CAST(job.result AS TEXT) AS result, CAST(job.idempotency_key AS TEXT) AS idempotency_key, CAST(job.trace AS TEXT) AS trace, CAST(EXTRACT(EPOCH FROM job.last_lease_expired_at) AS DOUBLE PRECISION) AS last_lease_expired_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS now, job.run_at <= statement_timestamp() AS is_due, coalesce(job.locked_until <= statement_timestamp(), true) AS is_lease_over
+FROM job
+WHERE job.id = %(of_id)s::BIGINT;
+
+-- details of an archived job
+SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM archived_job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM archived_job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM archived_job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM archived_job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM archived_job.locked_until) AS DOUBLE PRECISION) AS locked_until, archived_job.refunds, archived_job.claims, archived_job.lease_expirations, archived_job.schedule_id, CAST(archived_job.payload AS TEXT) AS payload, CAST(archived_job.last_error AS TEXT) AS last_error, CAST(archived_job.errors AS TEXT) AS errors, CAST(archived_job.result AS TEXT) AS result, CAST(archived_job.idempotency_key AS TEXT) AS idempotency_key, CAST(archived_job.trace AS TEXT) AS trace, CAST(EXTRACT(EPOCH FROM archived_job.last_lease_expired_at) AS DOUBLE PRECISION) AS last_lease_expired_at, CAST(EXTRACT(EPOCH FROM archived_job.slot) AS DOUBLE PRECISION) AS slot, CAST(EXTRACT(EPOCH FROM archived_job.archived_at) AS DOUBLE PRECISION) AS archived_at, CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS now, archived_job.run_at <= statement_timestamp() AS is_due, coalesce(archived_job.locked_until <= statement_timestamp(), true) AS is_lease_over
+FROM archived_job
+WHERE archived_job.id = %(of_id)s::BIGINT;
+
+-- jobs ahead
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT %(param_1)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT %(param_2)s::INTEGER))
+ SELECT lane.type, (SELECT count(*) AS count_1
+FROM (SELECT earlier.id AS id
+FROM job AS earlier
+WHERE earlier.status = 'ready' AND earlier.queue = lane.queue AND earlier.type = lane.type AND earlier.run_at <= (SELECT own.run_at
+FROM job AS own
+WHERE own.id = %(of_id)s::BIGINT) AND (earlier.run_at < (SELECT own.run_at
+FROM job AS own
+WHERE own.id = %(of_id)s::BIGINT) OR earlier.id < %(of_id)s::BIGINT)
+ LIMIT %(cap)s::INTEGER) AS "some") AS ahead
+FROM lane
+WHERE lane.queue = %(of_queue)s::VARCHAR;
+
+-- requeue
+WITH held AS MATERIALIZED
+(SELECT job.id AS id
+FROM job
+WHERE job.id = ANY (array((SELECT given.id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('failed', 'dead') ORDER BY job.id FOR NO KEY UPDATE OF job)
+ UPDATE job SET status='ready', run_at=statement_timestamp(), attempts=%(attempts)s::INTEGER, max_attempts=coalesce(%(new_max_attempts)s::INTEGER, job.max_attempts), refunds=%(refunds)s::INTEGER, locked_by=NULL, locked_until=NULL, finished_at=NULL WHERE job.id = ANY (array((SELECT held.id
+FROM held))) RETURNING job.id, job.queue;
+
+-- requeue a batch
+WITH held AS MATERIALIZED
+(SELECT job.id AS id
+FROM job
+WHERE job.id = ANY (array((SELECT given.id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('failed', 'dead') ORDER BY job.id FOR NO KEY UPDATE OF job SKIP LOCKED)
+ UPDATE job SET status='ready', run_at=statement_timestamp(), attempts=%(attempts)s::INTEGER, max_attempts=coalesce(%(new_max_attempts)s::INTEGER, job.max_attempts), refunds=%(refunds)s::INTEGER, locked_by=NULL, locked_until=NULL, finished_at=NULL WHERE job.id = ANY (array((SELECT held.id
+FROM held))) RETURNING job.id, job.queue;
+
+-- cancel
+WITH held AS MATERIALIZED
+(SELECT job.id AS id
+FROM job
+WHERE job.id = ANY (array((SELECT given.id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('ready', 'running') ORDER BY job.id FOR NO KEY UPDATE OF job)
+ UPDATE job SET status=%(status)s::VARCHAR, locked_until=NULL, last_error=%(reason)s::VARCHAR, finished_at=statement_timestamp() WHERE job.id = ANY (array((SELECT held.id
+FROM held))) RETURNING job.id, job.queue;
+
+-- remove
+WITH held AS MATERIALIZED
+(SELECT job.id AS id
+FROM job
+WHERE job.id = ANY (array((SELECT given.id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('dead', 'done', 'failed') ORDER BY job.id FOR UPDATE OF job)
+ DELETE FROM job WHERE job.id = ANY (array((SELECT held.id
+FROM held))) RETURNING job.id, job.queue;
+
+-- statuses
+SELECT job.id, CAST(job.status AS TEXT) AS status
+FROM job
+WHERE job.id = ANY (array((SELECT given.id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT))));

@@ -212,3 +212,172 @@ FROM schedule ORDER BY schedule.name;
 SELECT archived_job.idempotency_key, archived_job.id
 FROM archived_job
 WHERE archived_job.idempotency_key IN (__[POSTCOMPILE_idempotency_key_1]);
+
+-- window of dead letters
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT anon_1.id AS id, anon_1.at AS at
+FROM (SELECT job.id AS id, job.finished_at AS at
+FROM job
+WHERE job.status = 'failed' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NOT NULL ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT ? OFFSET ?) AS anon_1 UNION ALL SELECT anon_2.id AS id, anon_2.at AS at
+FROM (SELECT job.id AS id, job.finished_at AS at
+FROM job
+WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NOT NULL ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT ? OFFSET ?) AS anon_2) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT ? OFFSET ?)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, CAST(first_rows.at AS TEXT) AS at, 1 = 1 AS matches, CASE WHEN 1 = 1 THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- next window of dead letters
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT anon_1.id AS id, anon_1.at AS at
+FROM (SELECT job.id AS id, job.finished_at AS at
+FROM job
+WHERE job.status = 'failed' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NOT NULL AND job.finished_at <= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)) AND (job.finished_at, job.id) < (?, ?) ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT ? OFFSET ?) AS anon_1 UNION ALL SELECT anon_2.id AS id, anon_2.at AS at
+FROM (SELECT job.id AS id, job.finished_at AS at
+FROM job
+WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NOT NULL AND job.finished_at <= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)) AND (job.finished_at, job.id) < (?, ?) ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT ? OFFSET ?) AS anon_2) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT ? OFFSET ?)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, CAST(first_rows.at AS TEXT) AS at, job.type = ? AND (lower(coalesce(job.last_error, ?)) LIKE '%' || lower(?) || '%' ESCAPE '/') AS matches, CASE WHEN (job.type = ? AND (lower(coalesce(job.last_error, ?)) LIKE '%' || lower(?) || '%' ESCAPE '/')) THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- window of rows ended by hand
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT job.id AS id, NULL AS at
+FROM job
+WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NULL AND job.id < ? ORDER BY job.id DESC
+ LIMIT ? OFFSET ?) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT ? OFFSET ?)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, CAST(first_rows.at AS TEXT) AS at, 1 = 1 AS matches, CASE WHEN 1 = 1 THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- window of a lane
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT job.id AS id, job.run_at AS at
+FROM job
+WHERE job.status = 'ready' AND job.queue = ? AND job.type = ? AND (job.run_at, job.id) > (?, ?) ORDER BY job.run_at, job.id
+ LIMIT ? OFFSET ?) AS w ORDER BY w.at, w.id
+ LIMIT ? OFFSET ?)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, CAST(first_rows.at AS TEXT) AS at, 1 = 1 AS matches, CASE WHEN 1 = 1 THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first_rows.id;
+
+-- window of running jobs
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT job.id AS id, job.locked_by AS at
+FROM job
+WHERE job.status = 'running' AND job.locked_by IS NOT NULL AND (job.locked_by, job.id) > (?, ?) ORDER BY job.locked_by, job.id
+ LIMIT ? OFFSET ?) AS w ORDER BY w.at, w.id
+ LIMIT ? OFFSET ?)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, CAST(first_rows.at AS TEXT) AS at, 1 = 1 AS matches, CASE WHEN 1 = 1 THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first_rows.id;
+
+-- lanes
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT ? OFFSET ?))
+ SELECT lane.queue, lane.type
+FROM lane ORDER BY lane.queue, lane.type;
+
+-- details
+SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, job.refunds, job.claims, job.lease_expirations, job.schedule_id, CAST(job.payload AS TEXT) AS payload, CAST(job.last_error AS TEXT) AS last_error, CAST(job.errors AS TEXT) AS errors, CAST(job.result AS TEXT) AS result, CAST(job.idempotency_key AS TEXT) AS idempotency_key, CAST(job.trace AS TEXT) AS trace, round((julianday(job.last_lease_expired_at) - 2440587.5) * 86400.0, 3) AS last_lease_expired_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS now, job.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AS is_due, coalesce(job.locked_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now'), 1) AS is_lease_over
+FROM job
+WHERE job.id = ?;
+
+-- details of an archived job
+SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, round((julianday(archived_job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(archived_job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(archived_job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(archived_job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(archived_job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, archived_job.refunds, archived_job.claims, archived_job.lease_expirations, archived_job.schedule_id, CAST(archived_job.payload AS TEXT) AS payload, CAST(archived_job.last_error AS TEXT) AS last_error, CAST(archived_job.errors AS TEXT) AS errors, CAST(archived_job.result AS TEXT) AS result, CAST(archived_job.idempotency_key AS TEXT) AS idempotency_key, CAST(archived_job.trace AS TEXT) AS trace, round((julianday(archived_job.last_lease_expired_at) - 2440587.5) * 86400.0, 3) AS last_lease_expired_at, round((julianday(archived_job.slot) - 2440587.5) * 86400.0, 3) AS slot, round((julianday(archived_job.archived_at) - 2440587.5) * 86400.0, 3) AS archived_at, round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS now, archived_job.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AS is_due, coalesce(archived_job.locked_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now'), 1) AS is_lease_over
+FROM archived_job
+WHERE archived_job.id = ?;
+
+-- jobs ahead
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT ? OFFSET ?))
+ SELECT lane.type, (SELECT count(*) AS count_1
+FROM (SELECT earlier.id AS id
+FROM job AS earlier
+WHERE earlier.status = 'ready' AND earlier.queue = lane.queue AND earlier.type = lane.type AND earlier.run_at <= (SELECT own.run_at
+FROM job AS own
+WHERE own.id = ?) AND (earlier.run_at < (SELECT own.run_at
+FROM job AS own
+WHERE own.id = ?) OR earlier.id < ?)
+ LIMIT ? OFFSET ?) AS some) AS ahead
+FROM lane
+WHERE lane.queue = ?;
+
+-- requeue
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each"),
+held AS MATERIALIZED
+(SELECT job.id AS id
+FROM job
+WHERE job.id IN (SELECT given.id
+FROM given) AND job.status IN ('failed', 'dead') ORDER BY job.id)
+ UPDATE job SET status='ready', run_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), attempts=?, max_attempts=coalesce(?, job.max_attempts), refunds=?, locked_by=NULL, locked_until=NULL, finished_at=NULL WHERE job.id IN (SELECT held.id
+FROM held) RETURNING id, queue;
+
+-- requeue a batch
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each"),
+held AS MATERIALIZED
+(SELECT job.id AS id
+FROM job
+WHERE job.id IN (SELECT given.id
+FROM given) AND job.status IN ('failed', 'dead') ORDER BY job.id)
+ UPDATE job SET status='ready', run_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), attempts=?, max_attempts=coalesce(?, job.max_attempts), refunds=?, locked_by=NULL, locked_until=NULL, finished_at=NULL WHERE job.id IN (SELECT held.id
+FROM held) RETURNING id, queue;
+
+-- cancel
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each"),
+held AS MATERIALIZED
+(SELECT job.id AS id
+FROM job
+WHERE job.id IN (SELECT given.id
+FROM given) AND job.status IN ('ready', 'running') ORDER BY job.id)
+ UPDATE job SET status=?, locked_until=NULL, last_error=?, finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT held.id
+FROM held) RETURNING id, queue;
+
+-- remove
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each"),
+held AS MATERIALIZED
+(SELECT job.id AS id
+FROM job
+WHERE job.id IN (SELECT given.id
+FROM given) AND job.status IN ('dead', 'done', 'failed') ORDER BY job.id)
+ DELETE FROM job WHERE job.id IN (SELECT held.id
+FROM held) RETURNING id, queue;
+
+-- statuses
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each")
+ SELECT job.id, CAST(job.status AS TEXT) AS status
+FROM job
+WHERE job.id IN (SELECT given.id
+FROM given);
