@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import Executable
 
+from sqla_jobs.runtime import failpoints
 from sqla_jobs.schema.dialects import Listen, capabilities, check_server
 from sqla_jobs.schema.trouble import is_read_only
 
@@ -72,10 +73,13 @@ class Connector:
     Works the same over an async engine, on a private event loop that runs only inside a call.
 
     :param engine: one of its own, from `like`
+    :param part: what it is for, by which `failpoints` name its transactions
     :param isolation: of its connections; None leaves the engine's
     """
 
-    def __init__(self, engine: Engine, opening: Opening, *, isolation: str | None = None) -> None:
+    def __init__(self, engine: Engine, opening: Opening, *, part: str = "other", isolation: str | None = None) -> None:
+        self._part = part
+        self._reading = f"{part}.read"
         self._engine = engine
         self._opening = opening
         self._isolation = isolation
@@ -84,12 +88,12 @@ class Connector:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
-    def of_app(cls, engine: Engine, opening: Opening) -> Connector:
+    def of_app(cls, engine: Engine, opening: Opening, *, part: str = "other") -> Connector:
         """Make one for our own short transactions, from the app's engine."""
         if capabilities(engine.dialect).begin_writing is None:
-            return cls(like(engine), opening, isolation="READ COMMITTED")
+            return cls(like(engine), opening, part=part, isolation="READ COMMITTED")
         # Where we begin ourselves, the app's own `begin` listener (SQLAlchemy documents one for SQLite) would, too.
-        return cls(_without_events(engine), opening, isolation="AUTOCOMMIT")
+        return cls(_without_events(engine), opening, part=part, isolation="AUTOCOMMIT")
 
     def set_up(self) -> None:
         """Connect, and see that the dialect knows its server."""
@@ -102,12 +106,12 @@ class Connector:
         """
         first = [statement for statement in (self._can.begin_writing, bounded) if statement is not None]
         self._opening.ensure(self)
-        return self._connected(lambda connection: _transact(connection, first, operation))
+        return self._connected(lambda connection: _transact(connection, self._part, first, operation))
 
     def read(self, operation: Callable[[Session], T]) -> T:
         """Run *operation*, which only reads: where one writer at a time is let in, it waits for none."""
         self._opening.ensure(self)
-        return self._connected(lambda connection: _transact(connection, [], operation))
+        return self._connected(lambda connection: _transact(connection, self._reading, [], operation))
 
     def isolation_level(self) -> str:
         """Give the isolation level of this engine's connections."""
@@ -187,12 +191,16 @@ class Connector:
             raise
 
 
-def _transact(connection: Connection, first: list[Executable], operation: Callable[[Session], T]) -> T:
+def _transact(connection: Connection, part: str, first: list[Executable], operation: Callable[[Session], T]) -> T:
     with connection.begin():
         for statement in first:
             connection.execute(statement)
         with Session(bind=connection) as session:
-            return operation(session)
+            failpoints.watch(part, session, connection)
+            done = operation(session)
+        failpoints.reach(part, "before_commit", connection)
+    failpoints.reach(part, "after_commit", connection)
+    return done
 
 
 def _initialize(connection: Connection) -> None:

@@ -17,6 +17,7 @@ from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.lease import Lease
 from sqla_jobs.rules.pace import claim_limit, jobs_ahead, poll_wait
 from sqla_jobs.runtime.connections import Connector
+from sqla_jobs.runtime.counters import Tally
 from sqla_jobs.runtime.heartbeat import BEATS_PER_LEASE
 from sqla_jobs.runtime.holdings import Holding, Holdings
 from sqla_jobs.runtime.services import Alarm
@@ -43,6 +44,7 @@ class Dispatcher:
         jobs: Jobs[Any],
         connector: Connector,
         holdings: Holdings,
+        tally: Tally,
         *,
         queues: tuple[str, ...] | None,
         locked_by: str,
@@ -56,6 +58,7 @@ class Dispatcher:
         self._jobs = jobs
         self._connector = connector
         self._holdings = holdings
+        self._tally = tally
         self._queues = queues
         self._locked_by = locked_by
         self._lease = lease
@@ -136,6 +139,7 @@ class Dispatcher:
                 session, self._jobs.table, self._demand, limit=limit, locked_by=self._locked_by, lease=self._lease
             )
         )
+        self._tally.claimed(len(claimed), time.monotonic() - sent)
         for holding in self._holdings.offer([self._held(lease, sent) for lease in claimed]):
             self._start(holding)
         if self.is_draining:

@@ -35,7 +35,7 @@ from sqla_jobs.rules.settlement import (
     Snoozed,
     decide,
 )
-from sqla_jobs.runtime import context
+from sqla_jobs.runtime import context, failpoints
 from sqla_jobs.runtime.holdings import Holding, Holdings
 from sqla_jobs.runtime.sessions import is_infrastructure
 from sqla_jobs.runtime.snapshots import LeaseLost, LeaseUnknown
@@ -177,9 +177,13 @@ class Execution:
             raise LeaseLost
         holding.is_committing = True
         session.flush()
+        mapper = self._jobs.table.mapper
+        failpoints.reach("complete", "statement_1", session, mapper)
         if holding.key not in leases.settle(session, self._jobs.table, [settlement]):
             raise LeaseLost
+        failpoints.reach("complete", "before_commit", session, mapper)
         session.commit()
+        failpoints.reach("complete", "after_commit", session, mapper)
         self._holdings.settled(holding)
         if self._holdings.tell_once(holding):
             self._reporter.settled(settlement, holding.ms)

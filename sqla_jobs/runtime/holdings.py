@@ -93,11 +93,30 @@ class Holding:
         return ((self.ended if self.ended is not None else time.monotonic()) - self.started) * 1000
 
 
+class Meter:
+    """Counts, and adds up seconds."""
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one. The caller sees to it that nobody else does at the same time."""
+        self.count += 1
+        self.seconds += seconds
+
+
 class Holdings:
-    """All holdings of a worker, and its slots."""
+    """All holdings of a worker, and its slots.
+
+    :ivar commits: of handlers' sessions, each with a completion in it
+    """
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
+        self.commits = Meter()
         self._lock = threading.Lock()
         self._held: dict[tuple[int, int], Holding] = {}
         self._waiting: deque[Holding] = deque()
@@ -141,6 +160,8 @@ class Holdings:
         """Forget a job: the database has said how it ended."""
         with self._lock:
             self._held.pop(holding.key, None)
+            if holding.is_committing and holding.ended is not None:
+                self.commits.add(time.monotonic() - holding.ended)
             self._changed.notify_all()
 
     def begin_settling(self, holding: Holding) -> bool:
@@ -190,6 +211,11 @@ class Holdings:
     def waiting(self) -> int:
         """Claimed jobs without a slot."""
         return len(self._waiting)
+
+    @property
+    def held(self) -> int:
+        """Claimed jobs whose row doesn't say yet how they ended."""
+        return len(self._held)
 
     @property
     def unsettled(self) -> int:

@@ -15,8 +15,11 @@ from sqlalchemy import URL, create_engine
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.failure import describe, mask
 from sqla_jobs.rules.registry import SessionKind
+from sqla_jobs.rules.retention import Retention
 from sqla_jobs.rules.settlement import Released
+from sqla_jobs.runtime.archiver import Archiver
 from sqla_jobs.runtime.connections import Connector, Opening, like
+from sqla_jobs.runtime.counters import Counters, Tally
 from sqla_jobs.runtime.dispatch import Dispatcher
 from sqla_jobs.runtime.execution import Execution
 from sqla_jobs.runtime.heartbeat import BEATS_PER_LEASE, Heartbeat
@@ -51,17 +54,25 @@ class Settings:
     grace: timedelta
     poll_interval: timedelta
     listen: str | URL | bool | None
+    retention: Retention | None
     locked_by: str
 
 
 class Machinery:
     """One start of a worker, to its stop.
 
+    :param opening: of the app's engine
     :param on_fault: called once, when it can't go on: with what happened
     """
 
     def __init__(
-        self, jobs: Jobs[Any], sessions: Sessions, settings: Settings, *, on_fault: Callable[[str], None]
+        self,
+        jobs: Jobs[Any],
+        sessions: Sessions,
+        settings: Settings,
+        opening: Opening,
+        *,
+        on_fault: Callable[[str], None],
     ) -> None:
         self.settings = settings
         self.holdings = Holdings(settings.concurrency)
@@ -70,9 +81,10 @@ class Machinery:
         self._on_fault = on_fault
         self.has_ended = False
         self._connectors: list[Connector] = []
-        self._opening = Opening(sessions.engine)
+        self._opening = opening
+        self._tally = Tally()
         self._outage = Outage(settings.lease / BEATS_PER_LEASE)
-        self._reporter = Reporter(jobs)
+        self._reporter = Reporter(jobs, self._tally)
         self._threads = ThreadPool(settings.concurrency, self._run_and_follow)
         self._loop: LoopThread | None = None
         self._making_loop = threading.Lock()
@@ -80,15 +92,7 @@ class Machinery:
         self._doubtful = self._new_settler(limit=1, bounded=can.bounded)
         self._settler = self._new_settler(bounded=can.bounded, aside=self._doubtful)
         self._heartbeat = self._new_heartbeat()
-        probe = Connector(like(sessions.engine), self._opening) if can.has_row_locks else None
-        unbounded = [spec.name for spec in jobs.handlers if spec.session is not SessionKind.NONE and not spec.timeout]
-        self._snapshots = Snapshots(
-            probe,
-            self._new_heartbeat(),
-            lease=settings.lease,
-            between_beats=self._heartbeat.between_beats,
-            unbounded=sorted(unbounded),
-        )
+        self._snapshots = self._new_snapshots()
         self._execution = Execution(
             jobs,
             self.holdings,
@@ -117,6 +121,10 @@ class Machinery:
     def schedule(self, seconds: float) -> bool:
         """Have due slots fired now, and give whether they are."""
         return "scheduler" not in self._services or self._services["scheduler"].tick_now(seconds)
+
+    def counters(self) -> Counters:
+        """Give what was counted."""
+        return self._tally.counters(self.holdings, outages=self._outage.count)
 
     @property
     def is_listening(self) -> bool:
@@ -248,29 +256,43 @@ class Machinery:
         log.critical("every slot of worker %s is held by an overdue handler: %s", self.settings.locked_by, names)
         self._on_fault(f"every slot is held by a handler that ran past its timeout: {names}")
 
-    def _connector(self) -> Connector:
-        connector = Connector.of_app(self._sessions.engine, self._opening)
+    def _connector(self, part: str) -> Connector:
+        connector = Connector.of_app(self._sessions.engine, self._opening, part=part)
         self._connectors.append(connector)
         return connector
 
     def _new_settler(self, **options: Any) -> Settler:
         return Settler(
             self._jobs,
-            self._connector(),
+            self._connector("settle"),
             self.holdings,
             self._reporter,
+            self._tally,
             on_ready=lambda: self.dispatcher.wake(),  # noqa: PLW0108  # made later than this
             **options,
         )
 
     def _new_heartbeat(self) -> Heartbeat:
-        return Heartbeat(self._jobs, self._connector(), self.holdings, self._reporter, lease=self.settings.lease)
+        return Heartbeat(self._jobs, self._connector("renew"), self.holdings, self._reporter, lease=self.settings.lease)
+
+    def _new_snapshots(self) -> Snapshots:
+        engine = self._sessions.engine
+        probe = Connector(like(engine), self._opening) if capabilities(engine.dialect).has_row_locks else None
+        specs = [spec for spec in self._jobs.handlers if spec.session is not SessionKind.NONE and not spec.timeout]
+        return Snapshots(
+            probe,
+            self._new_heartbeat(),
+            lease=self.settings.lease,
+            between_beats=self._heartbeat.between_beats,
+            unbounded=sorted(spec.name for spec in specs),
+        )
 
     def _new_dispatcher(self) -> Dispatcher:
         return Dispatcher(
             self._jobs,
-            self._connector(),
+            self._connector("claim"),
             self.holdings,
+            self._tally,
             queues=self.settings.queues,
             locked_by=self.settings.locked_by,
             lease=self.settings.lease,
@@ -289,7 +311,7 @@ class Machinery:
             connector = Connector(engine, Opening(engine))
             self._connectors.append(connector)
         else:
-            connector = self._connector()
+            connector = self._connector("listen")
         return Listener(
             connector,
             self._jobs.table.channel,
@@ -298,7 +320,9 @@ class Machinery:
         )
 
     def _new_services(self) -> dict[str, Service]:
-        self._reaper = Reaper(self._jobs, self._connector(), self._reporter, beat=self.settings.lease / BEATS_PER_LEASE)
+        self._reaper = Reaper(
+            self._jobs, self._connector("reap"), self._reporter, beat=self.settings.lease / BEATS_PER_LEASE
+        )
         warden = Warden(
             self.holdings,
             self._doubtful,
@@ -319,8 +343,12 @@ class Machinery:
             ticks["listener"] = self._listener.tick
         if self._jobs.has_schedules:
             bounded = capabilities(self._sessions.engine.dialect).bounded
-            scheduler = Scheduler(self._jobs, self._connector(), bounded=bounded, is_stopping=lambda: self.has_ended)
+            scheduler = Scheduler(
+                self._jobs, self._connector("tick"), bounded=bounded, is_stopping=lambda: self.has_ended
+            )
             ticks["scheduler"] = scheduler.tick
+        if self.settings.retention is not None:
+            ticks["archiver"] = Archiver(self._jobs, self._connector("archive"), self.settings.retention).tick
         services = {
             name: Service(name, tick, outage=self._outage, on_fault=self._fault) for name, tick in ticks.items()
         }

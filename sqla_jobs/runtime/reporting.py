@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import re
 import threading
 from typing import Any
 
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.events import EventName, JobEvent
-from sqla_jobs.rules.failure import clip, describe
+from sqla_jobs.rules.failure import clip, describe, headline
 from sqla_jobs.rules.lease import Lease
 from sqla_jobs.rules.settlement import Settlement
+from sqla_jobs.runtime.counters import Tally
 
 log = logging.getLogger("sqla_jobs.worker")
 
@@ -21,17 +21,16 @@ _FAILURES = frozenset({"retried", "failed", "dead", "lease_lost", "lease_expired
 
 _LINE_BYTES = 300
 
-_NAMES_ERROR = re.compile(r"[A-Za-z_][\w.]*(:|$)")
-
 
 class Reporter:
-    """Tells events to the log at once, and to the app's callbacks from a thread of its own.
+    """Tells events to the tally and the log at once, and to the app's callbacks from a thread of its own.
 
     A slow callback delays other callbacks, and no job.
     """
 
-    def __init__(self, jobs: Jobs[Any]) -> None:
+    def __init__(self, jobs: Jobs[Any], tally: Tally) -> None:
         self._jobs = jobs
+        self._tally = tally
         self._events: queue.SimpleQueue[JobEvent | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -56,7 +55,8 @@ class Reporter:
         self.tell(settlement.event, settlement.lease, ms, settlement.error)
 
     def tell(self, name: EventName, lease: Lease, ms: float | None, error: str | None = None) -> None:
-        """Log one line, and queue the event for its callbacks."""
+        """Count it, log one line, and queue the event for its callbacks."""
+        self._tally.ended(name, lease.type, ms)
         level = logging.WARNING if name in _FAILURES else logging.INFO
         if log.isEnabledFor(level):
             with contextlib.suppress(Exception):  # a log filter of the app's own that raises
@@ -74,17 +74,11 @@ class Reporter:
                     log.warning("a callback for %r raised, for job %s:\n%s", event.name, event.job_id, text)
 
 
-def _headline(error: str) -> str:
-    """Give the line of an error text that names the error: the last that looks so; SQLAlchemy has more after it."""
-    lines = error.rstrip().splitlines() or [""]
-    return next((line for line in reversed(lines) if _NAMES_ERROR.match(line)), lines[-1])
-
-
 def _write(level: int, name: str, lease: Lease, ms: float | None, error: str | None) -> None:
     parts = [f"job {lease.id} {lease.type} {name}: attempt {lease.attempt} of {lease.max_attempts}"]
     if ms is not None:
         parts.append(f"{ms:.1f} ms")
     if error is not None:
-        parts.append(clip(_headline(error), _LINE_BYTES))
+        parts.append(clip(headline(error), _LINE_BYTES))
     extra = {"job_id": lease.id, "job_type": lease.type, "job_event": name, "attempt": lease.attempt, "ms": ms}
     log.log(level, "%s", ", ".join(parts), extra=extra)

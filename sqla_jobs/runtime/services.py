@@ -57,11 +57,13 @@ class Outage:
 
     :param beat: between two heartbeats. Tries come twice as often, so that after an outage live workers have renewed
         before a reaper, which waits one beat, looks at their leases
+    :ivar count: outages so far
     """
 
     def __init__(self, beat: timedelta) -> None:
         self._longest_wait = beat.total_seconds() / 2
         self._quiet = beat.total_seconds() + PARTS_NOTICE
+        self.count = 0
         self._lock = threading.Lock()
         self._failures: dict[str, int] = {}
         self._latest = -math.inf
@@ -72,6 +74,7 @@ class Outage:
             # Each part notices by itself, some only at their next beat: that is the same outage.
             is_first = not self._failures and time.monotonic() > self._latest + self._quiet
             self._latest = time.monotonic()
+            self.count += is_first
             failures = self._failures[part] = self._failures.get(part, 0) + 1
         if is_first:
             log.warning(

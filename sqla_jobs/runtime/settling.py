@@ -16,6 +16,7 @@ from sqla_jobs.operations import leases
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.settlement import Outcome, Settlement, decide
 from sqla_jobs.runtime.connections import Connector
+from sqla_jobs.runtime.counters import Tally
 from sqla_jobs.runtime.holdings import Holding, Holdings
 from sqla_jobs.runtime.reporting import Reporter
 from sqla_jobs.schema.trouble import is_lock_timeout
@@ -53,6 +54,7 @@ class Settler:
         connector: Connector,
         holdings: Holdings,
         reporter: Reporter,
+        tally: Tally,
         *,
         limit: int = LARGEST_FLUSH,
         bounded: Executable | None = None,
@@ -63,6 +65,7 @@ class Settler:
         self._connector = connector
         self._holdings = holdings
         self._reporter = reporter
+        self._tally = tally
         self._limit = limit
         self._bounded = bounded
         self._aside = aside
@@ -74,6 +77,7 @@ class Settler:
 
     def submit(self, holding: Holding, outcome: Outcome, *, is_in_doubt: bool = False) -> None:
         """Decide what the row shall say, and have it written soon. The caller has begun to settle the holding."""
+        holding.is_committing = False
         settlement = decide(holding.lease, outcome, backoff=holding.spec.backoff, draw=random.random())
         self._queue.put(_Entry(holding, settlement, time.monotonic(), is_in_doubt))
 
@@ -135,6 +139,7 @@ class Settler:
 
     def _flush(self, entries: list[_Entry]) -> None:
         settlements = [entry.settlement for entry in entries]
+        began = time.monotonic()
         try:
             matched, endings = self._connector.run(
                 lambda session: _write(session, self._jobs, settlements), bounded=self._bounded
@@ -143,6 +148,7 @@ class Settler:
             for entry in entries:
                 entry.is_in_doubt = True
             raise
+        self._tally.settled(time.monotonic() - began)
         del self._batch[: len(entries)]
         for entry in entries:
             key = entry.holding.key

@@ -14,20 +14,26 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 
-from sqlalchemy import URL
+from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
 from sqla_jobs.errors import InvalidOption, InvalidSessions, WorkerError
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.registry import SessionKind, check_duration, check_number, check_text
+from sqla_jobs.rules.retention import Retention
+from sqla_jobs.runtime.connections import Connector, Opening
+from sqla_jobs.runtime.counters import Counters
 from sqla_jobs.runtime.machinery import Machinery, Settings
+from sqla_jobs.runtime.probe import Probe
 from sqla_jobs.runtime.sessions import Sessions
 from sqla_jobs.runtime.signals import Signals
+from sqla_jobs.schema.statements import current_time
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -37,6 +43,19 @@ log = logging.getLogger("sqla_jobs.worker")
 _LONGEST = timedelta(days=1)
 
 _LOOK_SECONDS = 5.0
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The settings that `Worker.with_options` changes; see `Worker`."""
+
+    queues: Iterable[str] | None
+    concurrency: int
+    lease: timedelta
+    grace: timedelta
+    poll_interval: timedelta
+    listen: str | URL | bool | None
+    retention: Retention | None
+    name: str | None
 
 
 class Worker:
@@ -50,6 +69,7 @@ class Worker:
     :param grace: how long a stop waits for running handlers
     :param poll_interval: the longest wait between two looks for new jobs, where no notification comes
     :param listen: whether to LISTEN on PostgreSQL; None where it can; a URL connects there, past a pooler
+    :param retention: how long finished jobs stay in the job table; it archives or deletes none unless given
     :param name: starts the text in `locked_by`; the registry's name unless given
     :raises InvalidSessions: a factory can't serve a worker
     :raises InvalidOption: a setting is out of range
@@ -68,13 +88,17 @@ class Worker:
         grace: timedelta = timedelta(seconds=25),
         poll_interval: timedelta = timedelta(seconds=1),
         listen: str | URL | bool | None = None,
+        retention: Retention | None = None,
         name: str | None = None,
     ) -> None:
         if not isinstance(cast("object", jobs), Jobs):
             raise InvalidOption(f"a worker takes a Jobs first, and got a {type(jobs).__name__}: Worker(jobs, …)")
         self.jobs = jobs
         self._pid = os.getpid()
+        self._factories = sessions, async_sessions
         self._sessions = Sessions(jobs.table, sessions, async_sessions)
+        self._opening = Opening(self._sessions.engine)
+        self._name = name
         self._settings = Settings(
             queues=_queues(queues),
             concurrency=check_number("concurrency", concurrency, least=1),
@@ -84,12 +108,33 @@ class Worker:
                 "poll_interval", poll_interval, least=timedelta(milliseconds=10), most=_LONGEST
             ),
             listen=listen,
+            retention=_retention(retention, jobs),
             locked_by=_unique_name(check_text("name", name) if name is not None else jobs.name),
         )
         self._machinery: Machinery | None = None
         self._signals: Signals | None = None
         self._is_stopping = False
         self._fault: str | None = None
+        self._probe = Probe(self._ask)
+
+    def with_options(self, **changes: Unpack[WorkerOptions]) -> Worker:
+        """Make another worker of the same registry and factories, with some settings changed.
+
+        :raises InvalidOption: a setting is out of range
+        """
+        settings = self._settings
+        options: WorkerOptions = {
+            "queues": settings.queues,
+            "concurrency": settings.concurrency,
+            "lease": settings.lease,
+            "grace": settings.grace,
+            "poll_interval": settings.poll_interval,
+            "listen": settings.listen,
+            "retention": settings.retention,
+            "name": self._name,
+        }
+        sessions, async_sessions = self._factories
+        return Worker(self.jobs, sessions, async_sessions=async_sessions, **(options | changes))
 
     @property
     def name(self) -> str:
@@ -100,6 +145,53 @@ class Worker:
     def is_healthy(self) -> bool:
         """Whether it runs and can go on: no part has failed, and not every slot is held by an overdue handler."""
         return self._machinery is not None and not self._machinery.has_ended and self._fault is None
+
+    @property
+    def fault(self) -> str | None:
+        """Why it can't go on; None while it can."""
+        return self._fault
+
+    @property
+    def lease(self) -> timedelta:
+        """How long a claim holds without a heartbeat."""
+        return self._settings.lease
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that serves the job model, from the app's factories; an async one's sync side."""
+        return self._sessions.engine
+
+    @property
+    def queues(self) -> tuple[str, ...] | None:
+        """The queues that it serves; None for all."""
+        return self._settings.queues
+
+    @property
+    def retention(self) -> Retention | None:
+        """How long finished jobs stay in the job table; None: its archiver does nothing."""
+        return self._settings.retention
+
+    @property
+    def counters(self) -> Counters:
+        """What it has counted since its start, and what it holds now."""
+        return Counters(slots=self._settings.concurrency) if self._machinery is None else self._machinery.counters()
+
+    @property
+    def heartbeat_age(self) -> timedelta | None:
+        """How long ago a heartbeat last got through; None before the first."""
+        last_beat = None if self._machinery is None else self._machinery.last_beat
+        return None if last_beat is None else timedelta(seconds=time.monotonic() - last_beat)
+
+    def can_reach_database(self, within: timedelta) -> bool:
+        """Ask the database now, on a new connection, and give whether it answers within that time.
+
+        Also before the start. While an earlier question is under way, it waits for that answer.
+        """
+        return self._probe.is_answered(within.total_seconds())
+
+    def new_connector(self) -> Connector:
+        """Make a connection of its own, as the worker's parts have; it connects when it is first used. Close it."""
+        return Connector.of_app(self._sessions.engine, self._opening)
 
     def start(self) -> None:
         """Start, in threads of its own. `with Worker(…)` does so, and stops it at the end.
@@ -177,7 +269,9 @@ class Worker:
         self._check_handlers()
         self._sessions.drop_inherited()
         self._pid = os.getpid()
-        self._machinery = machinery = Machinery(self.jobs, self._sessions, self._settings, on_fault=self._failed)
+        self._machinery = machinery = Machinery(
+            self.jobs, self._sessions, self._settings, self._opening, on_fault=self._failed
+        )
         self.jobs.add_waker(machinery.wake)
         machinery.start()
         queues = "all queues" if self._settings.queues is None else f"queues {', '.join(self._settings.queues)}"
@@ -248,6 +342,13 @@ class Worker:
             if spec.session is SessionKind.ASYNC and not self._sessions.has_async:
                 raise InvalidSessions(f"handler {spec.name!r} takes an AsyncSession: give the worker async_sessions=…")
 
+    def _ask(self) -> None:
+        connector, table = self.new_connector(), self.jobs.table
+        try:
+            connector.read(lambda session: session.execute(current_time(table)).all())
+        finally:
+            connector.close()
+
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise WorkerError(
@@ -265,6 +366,16 @@ def _queues(queues: Iterable[str] | None) -> tuple[str, ...] | None:
     if not names:
         raise InvalidOption("queues is empty: leave it out to serve every queue")
     return names
+
+
+def _retention(retention: Retention | None, jobs: Jobs[Any]) -> Retention | None:
+    if retention is not None and not isinstance(cast("object", retention), Retention):
+        raise InvalidOption(f"retention is a Retention, and is a {type(retention).__name__}: Retention(done=…)")
+    if retention is not None and retention.archived is not None and jobs.archive is None:
+        raise InvalidOption(
+            f"retention has archived=…, and registry {jobs.name!r} has no archive: Jobs(…, archive=ArchivedJob)"
+        )
+    return retention
 
 
 def _unique_name(name: str) -> str:

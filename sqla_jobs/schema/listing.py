@@ -18,7 +18,6 @@ from sqlalchemy import (
     delete,
     func,
     literal,
-    literal_column,
     null,
     or_,
     select,
@@ -31,19 +30,10 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.schema.dialects import Capabilities, epoch, later, read_instant
-from sqla_jobs.schema.mixins import is_finished
+from sqla_jobs.schema.mixins import STATUS_LITERALS, is_finished
 from sqla_jobs.schema.statements import READY, lanes
 from sqla_jobs.schema.tables import JobTable, MappedTable
 from sqla_jobs.status import FINISHED, JobStatus
-
-_STATUSES: dict[str, ColumnElement[Any]] = {
-    # Literals, so that the partial indexes serve.
-    JobStatus.READY: literal_column("'ready'"),
-    JobStatus.RUNNING: literal_column("'running'"),
-    JobStatus.DONE: literal_column("'done'"),
-    JobStatus.FAILED: literal_column("'failed'"),
-    JobStatus.DEAD: literal_column("'dead'"),
-}
 
 _SINCE = {JobStatus.READY: "run_at", JobStatus.RUNNING: "started_at"}
 """When the status began, where that is not `finished_at`."""
@@ -123,7 +113,7 @@ def _part(
     c = jobs.table.c
     key = c[stretch.key]
     at: ColumnElement[Any] = null() if stretch.is_empty else key
-    rows = select(c.id, at.label("at")).where(c.status == _STATUSES[status])
+    rows = select(c.id, at.label("at")).where(c.status == STATUS_LITERALS[status])
     if status in FINISHED:
         rows = rows.where(is_finished(jobs.table))
     if stretch.queue is not None:
@@ -241,7 +231,7 @@ def _held(
     """The given rows that are in these statuses, locked. Index: the primary key. Parameter: rows."""
     given = can.given(_IDS)
     c = jobs.table.c
-    is_movable = c.status.in_([_STATUSES[status] for status in statuses])
+    is_movable = c.status.in_([STATUS_LITERALS[status] for status in statuses])
     rows = select(c.id).where(can.among(c.id, select(given.c.id)), is_movable).order_by(c.id)
     locked = rows.with_for_update(skip_locked=skip_locked, key_share=key_share, of=jobs.table)
     return locked.cte("held").prefix_with("MATERIALIZED")

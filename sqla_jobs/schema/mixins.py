@@ -257,14 +257,24 @@ def is_edited(table: Table) -> ColumnElement[bool]:
     )
 
 
+STATUS_LITERALS: dict[str, ColumnElement[Any]] = {
+    JobStatus.READY: literal_column("'ready'"),
+    JobStatus.RUNNING: literal_column("'running'"),
+    JobStatus.DONE: literal_column("'done'"),
+    JobStatus.FAILED: literal_column("'failed'"),
+    JobStatus.DEAD: literal_column("'dead'"),
+}
+"""Not parameters: the planner must see that a partial index serves a statement, in a generic plan too."""
+
+
 def is_finished(table: FromClause) -> ColumnElement[bool]:
     """Tell the jobs that run no more; in the very words of an index, which some databases need to see it."""
-    return table.c.status.in_([literal_column("'done'"), literal_column("'failed'"), literal_column("'dead'")])
+    return table.c.status.in_([STATUS_LITERALS[name] for name in ("done", "failed", "dead")])
 
 
 def is_unfinished(table: FromClause) -> ColumnElement[bool]:
     """Tell the others, likewise."""
-    return table.c.status.in_([literal_column("'ready'"), literal_column("'running'")])
+    return table.c.status.in_([STATUS_LITERALS[name] for name in ("ready", "running")])
 
 
 def _incomplete(mapper: Mapper[Any], mixin: type[Any]) -> Table | None:

@@ -32,11 +32,10 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.schema.dialects import Capabilities, durably, epoch, later, stored_json
+from sqla_jobs.schema.mixins import STATUS_LITERALS
 from sqla_jobs.schema.tables import JobTable, MappedTable
 
-# Literals and not parameters: the planner must see that a partial index serves the statement, in a generic plan too.
-READY: ColumnElement[Any] = literal_column("'ready'")
-RUNNING: ColumnElement[Any] = literal_column("'running'")
+READY, RUNNING = STATUS_LITERALS["ready"], STATUS_LITERALS["running"]
 
 DELAY = "sqla_jobs_delay"  # seconds; an app may well have a column `delay`
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 _OUTAGE_STATES = frozenset({"40001", "40P01", "25006", "25P03", "57P01", "57P02", "57P03", "57P05", "55P03", "53300"})
 """Serialization failure, deadlock, read-only, idle kills, shutdowns, lock time-out, too many connections."""
 
@@ -42,6 +44,16 @@ def is_read_only(error: BaseException) -> bool:
 def is_lock_timeout(error: BaseException) -> bool:
     """Tell whether a row stayed locked for longer than `Capabilities.bounded` lets a statement wait."""
     return _state(error) == _LOCK_TIMEOUT_STATE
+
+
+_INJECTED = {"serialization": "40001", "deadlock": "40P01", "drop": "08006"}
+
+
+def injected(kind: str, text: str, base: type[Exception]) -> Exception:
+    """Make a driver's error of that kind, for tests: *base* is the driver's class."""
+    error: Any = type("Injected", (base,), {})(text)
+    error.sqlstate = _INJECTED[kind]
+    return cast("Exception", error)
 
 
 def _state(error: BaseException) -> str | None:
