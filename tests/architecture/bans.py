@@ -203,7 +203,7 @@ def _is_text(node: ast.AST) -> bool:
 # --- the bans ---------------------------------------------------------------------------------------------------------
 
 DOORS: Final = (
-    *("sqla_jobs/cli", "sqla_jobs/__main__.py", "sqla_jobs/prometheus.py"),
+    *("sqla_jobs/cli", "sqla_jobs/__main__.py", "sqla_jobs/prometheus"),
     *("sqla_jobs/testing.py", "sqla_jobs/migrations.py", "sqla_jobs/doctor.py"),
 )
 
