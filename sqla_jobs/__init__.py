@@ -21,6 +21,7 @@ from sqla_jobs.errors import (
     UnsupportedDatabase,
     WorkerError,
 )
+from sqla_jobs.operations.archive import archive_batch, delete_archived_batch
 from sqla_jobs.operations.batches import Batch, Count, cancel_batch, count_jobs, delete_batch, requeue_batch
 from sqla_jobs.operations.dead_letters import Answer, cancel_jobs, delete_jobs, requeue_jobs
 from sqla_jobs.operations.enqueue import enqueue
@@ -29,10 +30,13 @@ from sqla_jobs.operations.groups import FailureGroup, FailureGroups, failure_gro
 from sqla_jobs.operations.listing import FoundJob, JobDetails, JobFilter, JobPage, find_jobs, show_job
 from sqla_jobs.operations.registry import Handler, Jobs, NewJob
 from sqla_jobs.operations.schedules import Slot, backfill, pause, preview, preview_backfill, resume, trigger
+from sqla_jobs.operations.stats import LaneStats, RunningStats, ScheduleStats, Stats, stats
 from sqla_jobs.operations.why import Why, why
 from sqla_jobs.rules.events import JobEvent
+from sqla_jobs.rules.retention import Retention
 from sqla_jobs.rules.retry import Backoff
 from sqla_jobs.runtime.context import CurrentJob, current_job
+from sqla_jobs.runtime.counters import Counters, Span
 from sqla_jobs.runtime.worker import Worker
 from sqla_jobs.schema.dialects import db_now
 from sqla_jobs.schema.mixins import ArchivedJobMixin, JobMixin, ScheduleMixin
@@ -45,6 +49,7 @@ __all__ = [
     "Batch",
     "ConfigurationError",
     "Count",
+    "Counters",
     "CurrentJob",
     "EnqueueConflict",
     "Enqueued",
@@ -66,14 +71,20 @@ __all__ = [
     "JobSignal",
     "JobStatus",
     "Jobs",
+    "LaneStats",
     "NewJob",
     "PayloadError",
     "PayloadTooLarge",
+    "Retention",
     "Retry",
+    "RunningStats",
     "ScheduleMixin",
+    "ScheduleStats",
     "Slot",
     "Snooze",
+    "Span",
     "SqlaJobsError",
+    "Stats",
     "UnknownHandler",
     "UnknownJob",
     "UnknownSchedule",
@@ -81,12 +92,14 @@ __all__ = [
     "Why",
     "Worker",
     "WorkerError",
+    "archive_batch",
     "backfill",
     "cancel_batch",
     "cancel_jobs",
     "count_jobs",
     "current_job",
     "db_now",
+    "delete_archived_batch",
     "delete_batch",
     "delete_jobs",
     "enqueue",
@@ -100,6 +113,7 @@ __all__ = [
     "requeue_jobs",
     "resume",
     "show_job",
+    "stats",
     "trigger",
     "why",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.orm import DeclarativeBase
 
-from sqla_jobs.schema import listing, schedules, statements
+from sqla_jobs.schema import archiving, listing, reports, schedules, statements
 from sqla_jobs.schema.dialects import Listen, capabilities
 from sqla_jobs.schema.listing import Condition, Stretch
 from sqla_jobs.schema.mixins import ArchivedJobMixin, ScheduleMixin
@@ -84,7 +84,7 @@ def spoken(dialect: Dialect) -> dict[str, str]:
     if can.has_notify:
         said["notify"] = statements.notify(can, JOBS.channel)
         said["listen"] = Listen(JOBS.channel)
-    said |= said_of_schedules(can) | said_by_people(can)
+    said |= said_of_schedules(can) | said_by_people(can) | said_in_reports(can) | said_by_archivers(can)
     return {name: compiled(statement, dialect, *KEYS.get(name, ())) for name, statement in said.items()}
 
 
@@ -109,6 +109,7 @@ def said_of_schedules(can: Capabilities) -> dict[str, Any]:
         "schedule by name": schedules.by_name(SCHEDULES, "report"),
         "resume": schedules.enable(SCHEDULES, "report", enabled=True),
         "all names": schedules.all_names(SCHEDULES),
+        "listed schedules": schedules.listed(SCHEDULES),
         "archived jobs by key": statements.by_key(ARCHIVE, ["a", "b"]),
     }
 
@@ -135,6 +136,31 @@ def said_by_people(can: Capabilities) -> dict[str, Any]:
         "cancel": listing.cancel(JOBS, can, skip_locked=False),
         "remove": listing.remove(JOBS, can, skip_locked=False),
         "statuses": listing.statuses_of(JOBS, can),
+    }
+
+
+def said_in_reports(can: Capabilities) -> dict[str, Any]:
+    """Return the statements of figures."""
+    return {
+        "lane counts": reports.lane_counts(JOBS),
+        "tallies": reports.tallies(JOBS, can),
+        "oldest running": reports.oldest_running(JOBS),
+        "schedule counts": reports.schedule_counts(SCHEDULES),
+    }
+
+
+def said_by_archivers(can: Capabilities) -> dict[str, Any]:
+    """Return the statements that move finished jobs out of the way."""
+    done = archiving.finished(JOBS, JobStatus.DONE, is_first=False)
+    return {
+        "finished": done,
+        "finished, locked": archiving.locked(done, JOBS),
+        "finished, counted": archiving.counted(archiving.finished(JOBS, JobStatus.DONE, is_first=True)),
+        "undated": archiving.undated(JOBS, JobStatus.DEAD, is_first=True),
+        "date": archiving.date(JOBS, can),
+        "copy": archiving.copy(JOBS, ARCHIVE, can),
+        "remove what was copied": archiving.remove(JOBS, can),
+        "archived": archiving.archived(ARCHIVE, is_first=False),
     }
 
 

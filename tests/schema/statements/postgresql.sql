@@ -239,6 +239,12 @@ UPDATE schedule SET enabled=%(enabled)s, planned_cron=CASE WHEN (schedule.enable
 SELECT schedule.name
 FROM schedule ORDER BY schedule.name;
 
+-- listed schedules
+SELECT schedule.id, schedule.enabled, schedule.catch_up_limit, schedule.slots_missed, schedule.overlaps_skipped, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.declared_by AS TEXT) AS declared_by, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS next_run_at, CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS last_slot, CAST(EXTRACT(EPOCH FROM schedule.retired_at) AS DOUBLE PRECISION) AS retired_at, CAST(EXTRACT(EPOCH FROM schedule.created_at) AS DOUBLE PRECISION) AS created_at, schedule."offset" AS "offset"
+FROM schedule
+WHERE %(after)s::VARCHAR IS NULL OR schedule.name > %(after)s::VARCHAR ORDER BY schedule.name
+ LIMIT %(limit)s::INTEGER;
+
 -- archived jobs by key
 SELECT archived_job.idempotency_key, archived_job.id
 FROM archived_job
@@ -397,3 +403,156 @@ SELECT job.id, CAST(job.status AS TEXT) AS status
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
 FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT))));
+
+-- lane counts
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT %(param_1)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT %(param_2)s::INTEGER)),
+some_lane AS
+(SELECT lane.queue AS queue, lane.type AS type
+FROM lane
+ LIMIT %(lanes)s::INTEGER)
+ SELECT CAST(some_lane.queue AS TEXT) AS queue, CAST(some_lane.type AS TEXT) AS type, (SELECT count(*) AS count_1
+FROM (SELECT first_rows.id AS id, first_rows.run_at AS run_at
+FROM (SELECT ready_row.id AS id, ready_row.run_at AS run_at
+FROM job AS ready_row
+WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type AND ready_row.run_at <= statement_timestamp() ORDER BY ready_row.run_at, ready_row.id
+ LIMIT %(cap)s::BIGINT) AS first_rows
+ LIMIT CASE WHEN ((SELECT count(*) AS count_2
+FROM some_lane) <= %(param_3)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_4)s::BIGINT) / (SELECT count(*) AS count_2
+FROM some_lane) + %(param_5)s::BIGINT END) AS "some") AS due, (SELECT count(*) AS count_3
+FROM (SELECT first_rows.id AS id, first_rows.run_at AS run_at
+FROM (SELECT ready_row.id AS id, ready_row.run_at AS run_at
+FROM job AS ready_row
+WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type AND ready_row.run_at > statement_timestamp() ORDER BY ready_row.run_at, ready_row.id
+ LIMIT %(cap)s::BIGINT) AS first_rows
+ LIMIT CASE WHEN ((SELECT count(*) AS count_2
+FROM some_lane) <= %(param_3)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_4)s::BIGINT) / (SELECT count(*) AS count_2
+FROM some_lane) + %(param_5)s::BIGINT END) AS "some") AS later, CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) - CAST(EXTRACT(EPOCH FROM (SELECT ready_row.run_at
+FROM job AS ready_row
+WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type AND ready_row.run_at <= statement_timestamp() ORDER BY ready_row.run_at, ready_row.id
+ LIMIT 1)) AS DOUBLE PRECISION) AS age, CASE WHEN ((SELECT count(*) AS count_2
+FROM some_lane) <= %(param_3)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_4)s::BIGINT) / (SELECT count(*) AS count_2
+FROM some_lane) + %(param_5)s::BIGINT END AS most
+FROM some_lane;
+
+-- tallies
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT %(param_2)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT %(param_3)s::INTEGER)),
+some_lane AS
+(SELECT lane.queue AS queue, lane.type AS type
+FROM lane
+ LIMIT %(lanes)s::INTEGER)
+ SELECT CAST(%(param_1)s::VARCHAR AS TEXT) AS part, ready_rows.queue, ready_rows.type, ready_rows.attempts, count(*) AS number, CASE WHEN ((SELECT count(*) AS count_1
+FROM some_lane) <= %(param_4)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_5)s::BIGINT) / (SELECT count(*) AS count_1
+FROM some_lane) + %(param_6)s::BIGINT END AS most
+FROM (SELECT CAST(sampled.queue AS TEXT) AS queue, CAST(sampled.type AS TEXT) AS type, CAST(sampled.attempts AS INTEGER) AS attempts
+FROM some_lane JOIN job AS sampled ON sampled.id = ANY (array((SELECT first_rows.id
+FROM (SELECT ready_row.id AS id
+FROM job AS ready_row
+WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type ORDER BY ready_row.run_at, ready_row.id
+ LIMIT %(cap)s::BIGINT) AS first_rows
+ LIMIT CASE WHEN ((SELECT count(*) AS count_1
+FROM some_lane) <= %(param_4)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_5)s::BIGINT) / (SELECT count(*) AS count_1
+FROM some_lane) + %(param_6)s::BIGINT END)))) AS ready_rows GROUP BY ready_rows.queue, ready_rows.type, ready_rows.attempts UNION ALL SELECT CAST(%(param_7)s::VARCHAR AS TEXT) AS part, running_rows.queue, running_rows.type, running_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
+FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
+FROM (SELECT CAST(job.queue AS TEXT) AS queue, CAST(job.type AS TEXT) AS type, CAST(job.attempts AS INTEGER) AS attempts
+FROM job
+WHERE job.status = 'running' ORDER BY job.locked_by, job.id
+ LIMIT %(cap)s::BIGINT) AS first_rows
+ LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS running_rows GROUP BY running_rows.queue, running_rows.type, running_rows.attempts UNION ALL SELECT CAST(%(param_8)s::VARCHAR AS TEXT) AS part, failed_rows.queue, failed_rows.type, failed_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
+FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
+FROM (SELECT CAST(NULL AS TEXT) AS queue, CAST(job.type AS TEXT) AS type, CAST(NULL AS INTEGER) AS attempts
+FROM job
+WHERE job.status IN ('done', 'failed', 'dead') AND job.status = 'failed' ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT %(cap)s::BIGINT) AS first_rows
+ LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS failed_rows GROUP BY failed_rows.queue, failed_rows.type, failed_rows.attempts UNION ALL SELECT CAST(%(param_9)s::VARCHAR AS TEXT) AS part, dead_rows.queue, dead_rows.type, dead_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
+FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
+FROM (SELECT CAST(NULL AS TEXT) AS queue, CAST(job.type AS TEXT) AS type, CAST(NULL AS INTEGER) AS attempts
+FROM job
+WHERE job.status IN ('done', 'failed', 'dead') AND job.status = 'dead' ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT %(cap)s::BIGINT) AS first_rows
+ LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS dead_rows GROUP BY dead_rows.queue, dead_rows.type, dead_rows.attempts UNION ALL SELECT CAST(%(param_10)s::VARCHAR AS TEXT) AS part, expired_rows.queue, expired_rows.type, expired_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
+FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
+FROM (SELECT CAST(NULL AS TEXT) AS queue, CAST(NULL AS TEXT) AS type, CAST(NULL AS INTEGER) AS attempts
+FROM job
+WHERE job.last_lease_expired_at IS NOT NULL AND job.last_lease_expired_at > (statement_timestamp() + CAST(%(param_11)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND job.last_lease_expired_at <= statement_timestamp() ORDER BY job.last_lease_expired_at
+ LIMIT %(cap)s::BIGINT) AS first_rows
+ LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS expired_rows GROUP BY expired_rows.queue, expired_rows.type, expired_rows.attempts;
+
+-- oldest running
+SELECT clock.now, clock.now - oldest.started_at AS age, oldest.id, oldest.type, oldest.queue, oldest.locked_by, oldest.started_at, oldest.locked_until
+FROM (SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS now) AS clock LEFT OUTER JOIN (SELECT running_row.id AS id, running_row.type AS type, running_row.queue AS queue, running_row.locked_by AS locked_by, running_row.started_at AS started_at, running_row.locked_until AS locked_until
+FROM (SELECT first_rows.id AS id, first_rows.type AS type, first_rows.queue AS queue, first_rows.locked_by AS locked_by, first_rows.started_at AS started_at, first_rows.locked_until AS locked_until
+FROM (SELECT job.id AS id, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until
+FROM job
+WHERE job.status = 'running' ORDER BY job.locked_by, job.id
+ LIMIT %(cap)s::BIGINT) AS first_rows
+ LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS running_row ORDER BY running_row.started_at NULLS LAST, running_row.id
+ LIMIT 1) AS oldest ON true;
+
+-- schedule counts
+SELECT schedule_row.state, schedule_row.has_error, count(*) AS number, sum(schedule_row.slots_missed) AS slots_missed, sum(schedule_row.overlaps_skipped) AS overlaps_skipped
+FROM (SELECT CASE WHEN (schedule.retired_at IS NOT NULL) THEN %(param_1)s::VARCHAR WHEN (schedule.enabled IS true) THEN %(param_2)s::VARCHAR ELSE %(param_3)s::VARCHAR END AS state, schedule.last_error IS NOT NULL AS has_error, CAST(schedule.slots_missed AS DOUBLE PRECISION) AS slots_missed, CAST(schedule.overlaps_skipped AS DOUBLE PRECISION) AS overlaps_skipped
+FROM schedule ORDER BY schedule.id
+ LIMIT %(cap)s::BIGINT) AS schedule_row GROUP BY schedule_row.state, schedule_row.has_error;
+
+-- finished
+SELECT job.id, CAST(job.finished_at AS TEXT) AS at
+FROM job
+WHERE job.status = 'done' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at <= (statement_timestamp() + CAST(-%(age)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND (job.finished_at, job.id) > (CAST(%(after_at)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(after_id)s::BIGINT) ORDER BY job.finished_at, job.id
+ LIMIT %(limit)s::INTEGER;
+
+-- finished, locked
+SELECT job.id, CAST(job.finished_at AS TEXT) AS at
+FROM job
+WHERE job.status = 'done' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at <= (statement_timestamp() + CAST(-%(age)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND (job.finished_at, job.id) > (CAST(%(after_at)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(after_id)s::BIGINT) ORDER BY job.finished_at, job.id
+ LIMIT %(limit)s::INTEGER FOR UPDATE OF job SKIP LOCKED;
+
+-- finished, counted
+SELECT count(*) AS count_1
+FROM (SELECT job.id AS id, CAST(job.finished_at AS TEXT) AS at
+FROM job
+WHERE job.status = 'done' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at <= (statement_timestamp() + CAST(-%(age)s AS DOUBLE PRECISION) * INTERVAL '1 second') ORDER BY job.finished_at, job.id
+ LIMIT %(limit)s::INTEGER) AS "some";
+
+-- undated
+SELECT job.id, CAST(job.finished_at AS TEXT) AS at
+FROM job
+WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NULL ORDER BY job.finished_at, job.id
+ LIMIT %(limit)s::INTEGER;
+
+-- date
+UPDATE job SET finished_at=statement_timestamp() WHERE job.id = ANY (array((SELECT given.id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT))));
+
+-- copy
+INSERT INTO archived_job (archived_at, attempts, claims, created_at, errors, finished_at, id, idempotency_key, last_error, last_lease_expired_at, lease_expirations, locked_by, locked_until, max_attempts, payload, queue, refunds, result, run_at, schedule_id, slot, started_at, status, trace, type) SELECT statement_timestamp() AS anon_1, job.attempts, job.claims, job.created_at, job.errors, job.finished_at, job.id, job.idempotency_key, job.last_error, job.last_lease_expired_at, job.lease_expirations, job.locked_by, job.locked_until, job.max_attempts, job.payload, job.queue, job.refunds, job.result, job.run_at, job.schedule_id, job.slot, job.started_at, job.status, job.trace, job.type
+FROM job
+WHERE job.id = ANY (array((SELECT given.id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT))));
+
+-- remove what was copied
+DELETE FROM job WHERE job.id = ANY (array((SELECT given.id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) RETURNING job.id;
+
+-- archived
+SELECT archived_job.id, CAST(archived_job.archived_at AS TEXT) AS at
+FROM archived_job
+WHERE archived_job.archived_at <= (statement_timestamp() + CAST(-%(age)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND (archived_job.archived_at, archived_job.id) > (CAST(%(after_at)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(after_id)s::BIGINT) ORDER BY archived_job.archived_at, archived_job.id
+ LIMIT %(limit)s::INTEGER;

@@ -208,6 +208,12 @@ UPDATE schedule SET enabled=?, planned_cron=CASE WHEN (schedule.enabled IS 0) TH
 SELECT schedule.name
 FROM schedule ORDER BY schedule.name;
 
+-- listed schedules
+SELECT schedule.id, schedule.enabled, schedule.catch_up_limit, schedule.slots_missed, schedule.overlaps_skipped, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.declared_by AS TEXT) AS declared_by, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS next_run_at, round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS last_slot, round((julianday(schedule.retired_at) - 2440587.5) * 86400.0, 3) AS retired_at, round((julianday(schedule.created_at) - 2440587.5) * 86400.0, 3) AS created_at, schedule."offset" AS "offset"
+FROM schedule
+WHERE ? IS NULL OR schedule.name > ? ORDER BY schedule.name
+ LIMIT ? OFFSET ?;
+
 -- archived jobs by key
 SELECT archived_job.idempotency_key, archived_job.id
 FROM archived_job
@@ -381,3 +387,165 @@ FROM json_each(?) AS "each")
 FROM job
 WHERE job.id IN (SELECT given.id
 FROM given);
+
+-- lane counts
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT ? OFFSET ?)),
+some_lane AS
+(SELECT lane.queue AS queue, lane.type AS type
+FROM lane
+ LIMIT ? OFFSET ?)
+ SELECT CAST(some_lane.queue AS TEXT) AS queue, CAST(some_lane.type AS TEXT) AS type, (SELECT count(*) AS count_1
+FROM (SELECT first_rows.id AS id, first_rows.run_at AS run_at
+FROM (SELECT ready_row.id AS id, ready_row.run_at AS run_at
+FROM job AS ready_row
+WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type AND ready_row.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY ready_row.run_at, ready_row.id
+ LIMIT ? OFFSET ?) AS first_rows
+ LIMIT CASE WHEN ((SELECT count(*) AS count_2
+FROM some_lane) <= ?) THEN ? ELSE (? * ?) / (SELECT count(*) AS count_2
+FROM some_lane) + ? END OFFSET ?) AS some) AS due, (SELECT count(*) AS count_3
+FROM (SELECT first_rows.id AS id, first_rows.run_at AS run_at
+FROM (SELECT ready_row.id AS id, ready_row.run_at AS run_at
+FROM job AS ready_row
+WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type AND ready_row.run_at > strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY ready_row.run_at, ready_row.id
+ LIMIT ? OFFSET ?) AS first_rows
+ LIMIT CASE WHEN ((SELECT count(*) AS count_2
+FROM some_lane) <= ?) THEN ? ELSE (? * ?) / (SELECT count(*) AS count_2
+FROM some_lane) + ? END OFFSET ?) AS some) AS later, round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) - round((julianday((SELECT ready_row.run_at
+FROM job AS ready_row
+WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type AND ready_row.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY ready_row.run_at, ready_row.id
+ LIMIT 1 OFFSET ?)) - 2440587.5) * 86400.0, 3) AS age, CASE WHEN ((SELECT count(*) AS count_2
+FROM some_lane) <= ?) THEN ? ELSE (? * ?) / (SELECT count(*) AS count_2
+FROM some_lane) + ? END AS most
+FROM some_lane;
+
+-- tallies
+WITH RECURSIVE lane(queue, type) AS
+(SELECT first.queue AS queue, first.type AS type
+FROM (SELECT job.queue AS queue, job.type AS type
+FROM job
+WHERE job.status = 'ready' ORDER BY job.queue, job.type
+ LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
+FROM job AS following
+WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
+ LIMIT ? OFFSET ?)),
+some_lane AS
+(SELECT lane.queue AS queue, lane.type AS type
+FROM lane
+ LIMIT ? OFFSET ?)
+ SELECT CAST(? AS TEXT) AS part, ready_rows.queue, ready_rows.type, ready_rows.attempts, count(*) AS number, CASE WHEN ((SELECT count(*) AS count_1
+FROM some_lane) <= ?) THEN ? ELSE (? * ?) / (SELECT count(*) AS count_1
+FROM some_lane) + ? END AS most
+FROM (SELECT CAST(sampled.queue AS TEXT) AS queue, CAST(sampled.type AS TEXT) AS type, CAST(sampled.attempts AS INTEGER) AS attempts
+FROM some_lane JOIN job AS sampled ON sampled.id IN (SELECT first_rows.id
+FROM (SELECT ready_row.id AS id
+FROM job AS ready_row
+WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type ORDER BY ready_row.run_at, ready_row.id
+ LIMIT ? OFFSET ?) AS first_rows
+ LIMIT CASE WHEN ((SELECT count(*) AS count_1
+FROM some_lane) <= ?) THEN ? ELSE (? * ?) / (SELECT count(*) AS count_1
+FROM some_lane) + ? END OFFSET ?)) AS ready_rows GROUP BY ready_rows.queue, ready_rows.type, ready_rows.attempts UNION ALL SELECT CAST(? AS TEXT) AS part, running_rows.queue, running_rows.type, running_rows.attempts, count(*) AS number, ? AS most
+FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
+FROM (SELECT CAST(job.queue AS TEXT) AS queue, CAST(job.type AS TEXT) AS type, CAST(job.attempts AS INTEGER) AS attempts
+FROM job
+WHERE job.status = 'running' ORDER BY job.locked_by, job.id
+ LIMIT ? OFFSET ?) AS first_rows
+ LIMIT (SELECT ? AS anon_1) OFFSET ?) AS running_rows GROUP BY running_rows.queue, running_rows.type, running_rows.attempts UNION ALL SELECT CAST(? AS TEXT) AS part, failed_rows.queue, failed_rows.type, failed_rows.attempts, count(*) AS number, ? AS most
+FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
+FROM (SELECT CAST(NULL AS TEXT) AS queue, CAST(job.type AS TEXT) AS type, CAST(NULL AS INTEGER) AS attempts
+FROM job
+WHERE job.status IN ('done', 'failed', 'dead') AND job.status = 'failed' ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT ? OFFSET ?) AS first_rows
+ LIMIT (SELECT ? AS anon_1) OFFSET ?) AS failed_rows GROUP BY failed_rows.queue, failed_rows.type, failed_rows.attempts UNION ALL SELECT CAST(? AS TEXT) AS part, dead_rows.queue, dead_rows.type, dead_rows.attempts, count(*) AS number, ? AS most
+FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
+FROM (SELECT CAST(NULL AS TEXT) AS queue, CAST(job.type AS TEXT) AS type, CAST(NULL AS INTEGER) AS attempts
+FROM job
+WHERE job.status IN ('done', 'failed', 'dead') AND job.status = 'dead' ORDER BY job.finished_at DESC, job.id DESC
+ LIMIT ? OFFSET ?) AS first_rows
+ LIMIT (SELECT ? AS anon_1) OFFSET ?) AS dead_rows GROUP BY dead_rows.queue, dead_rows.type, dead_rows.attempts UNION ALL SELECT CAST(? AS TEXT) AS part, expired_rows.queue, expired_rows.type, expired_rows.attempts, count(*) AS number, ? AS most
+FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
+FROM (SELECT CAST(NULL AS TEXT) AS queue, CAST(NULL AS TEXT) AS type, CAST(NULL AS INTEGER) AS attempts
+FROM job
+WHERE job.last_lease_expired_at IS NOT NULL AND job.last_lease_expired_at > strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)) AND job.last_lease_expired_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY job.last_lease_expired_at
+ LIMIT ? OFFSET ?) AS first_rows
+ LIMIT (SELECT ? AS anon_1) OFFSET ?) AS expired_rows GROUP BY expired_rows.queue, expired_rows.type, expired_rows.attempts;
+
+-- oldest running
+SELECT clock.now, clock.now - oldest.started_at AS age, oldest.id, oldest.type, oldest.queue, oldest.locked_by, oldest.started_at, oldest.locked_until
+FROM (SELECT round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS now) AS clock LEFT OUTER JOIN (SELECT running_row.id AS id, running_row.type AS type, running_row.queue AS queue, running_row.locked_by AS locked_by, running_row.started_at AS started_at, running_row.locked_until AS locked_until
+FROM (SELECT first_rows.id AS id, first_rows.type AS type, first_rows.queue AS queue, first_rows.locked_by AS locked_by, first_rows.started_at AS started_at, first_rows.locked_until AS locked_until
+FROM (SELECT job.id AS id, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until
+FROM job
+WHERE job.status = 'running' ORDER BY job.locked_by, job.id
+ LIMIT ? OFFSET ?) AS first_rows
+ LIMIT (SELECT ? AS anon_1) OFFSET ?) AS running_row ORDER BY running_row.started_at NULLS LAST, running_row.id
+ LIMIT 1 OFFSET ?) AS oldest ON 1 = 1;
+
+-- schedule counts
+SELECT schedule_row.state, schedule_row.has_error, count(*) AS number, sum(schedule_row.slots_missed) AS slots_missed, sum(schedule_row.overlaps_skipped) AS overlaps_skipped
+FROM (SELECT CASE WHEN (schedule.retired_at IS NOT NULL) THEN ? WHEN (schedule.enabled IS 1) THEN ? ELSE ? END AS state, schedule.last_error IS NOT NULL AS has_error, CAST(schedule.slots_missed AS DOUBLE) AS slots_missed, CAST(schedule.overlaps_skipped AS DOUBLE) AS overlaps_skipped
+FROM schedule ORDER BY schedule.id
+ LIMIT ? OFFSET ?) AS schedule_row GROUP BY schedule_row.state, schedule_row.has_error;
+
+-- finished
+SELECT job.id, CAST(job.finished_at AS TEXT) AS at
+FROM job
+WHERE job.status = 'done' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at <= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', -?)) AND (job.finished_at, job.id) > (?, ?) ORDER BY job.finished_at, job.id
+ LIMIT ? OFFSET ?;
+
+-- finished, locked
+SELECT job.id, CAST(job.finished_at AS TEXT) AS at
+FROM job
+WHERE job.status = 'done' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at <= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', -?)) AND (job.finished_at, job.id) > (?, ?) ORDER BY job.finished_at, job.id
+ LIMIT ? OFFSET ?;
+
+-- finished, counted
+SELECT count(*) AS count_1
+FROM (SELECT job.id AS id, CAST(job.finished_at AS TEXT) AS at
+FROM job
+WHERE job.status = 'done' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at <= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', -?)) ORDER BY job.finished_at, job.id
+ LIMIT ? OFFSET ?) AS some;
+
+-- undated
+SELECT job.id, CAST(job.finished_at AS TEXT) AS at
+FROM job
+WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NULL ORDER BY job.finished_at, job.id
+ LIMIT ? OFFSET ?;
+
+-- date
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each")
+ UPDATE job SET finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT given.id
+FROM given);
+
+-- copy
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each")
+ INSERT INTO archived_job (archived_at, attempts, claims, created_at, errors, finished_at, id, idempotency_key, last_error, last_lease_expired_at, lease_expirations, locked_by, locked_until, max_attempts, payload, queue, refunds, result, run_at, schedule_id, slot, started_at, status, trace, type) SELECT strftime('%Y-%m-%d %H:%M:%f000', 'now') AS anon_1, job.attempts, job.claims, job.created_at, job.errors, job.finished_at, job.id, job.idempotency_key, job.last_error, job.last_lease_expired_at, job.lease_expirations, job.locked_by, job.locked_until, job.max_attempts, job.payload, job.queue, job.refunds, job.result, job.run_at, job.schedule_id, job.slot, job.started_at, job.status, job.trace, job.type
+FROM job
+WHERE job.id IN (SELECT given.id
+FROM given);
+
+-- remove what was copied
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each")
+ DELETE FROM job WHERE job.id IN (SELECT given.id
+FROM given) RETURNING id;
+
+-- archived
+SELECT archived_job.id, CAST(archived_job.archived_at AS TEXT) AS at
+FROM archived_job
+WHERE archived_job.archived_at <= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', -?)) AND (archived_job.archived_at, archived_job.id) > (?, ?) ORDER BY archived_job.archived_at, archived_job.id
+ LIMIT ? OFFSET ?;
