@@ -275,3 +275,27 @@ def enable(schedules: ScheduleTable, name: str, *, enabled: bool) -> Executable:
 def all_names(schedules: ScheduleTable) -> Select[Any]:
     """The names of all schedules."""
     return select(schedules.table.c.name).order_by(schedules.table.c.name)
+
+
+@lru_cache(maxsize=64)
+def listed(schedules: ScheduleTable) -> Executable:
+    """What people want to know of schedules, by name. Index: the unique one of `name`.
+
+    Parameters: after (a name, or None), limit.
+    """
+    c = schedules.table.c
+    after: Any = bindparam("after", type_=String())
+    texts = ("name", "job_type", "queue", "cron", "timezone", "catch_up", "overlap", "declared_by", "last_error")
+    instants = ("next_run_at", "last_slot", "retired_at", "created_at")
+    return (
+        select(
+            *(c.id, c.enabled, c.catch_up_limit, c.slots_missed, c.overlaps_skipped),
+            # As text and numbers: as in `_row_columns`.
+            *(cast_to(c[name], Text()).label(name) for name in (*texts, "payload")),
+            *(epoch(c[name]).label(name) for name in instants),
+            type_coerce(c.offset, _DOUBLE).label("offset"),
+        )
+        .where(or_(after.is_(None), c.name > after))
+        .order_by(c.name)
+        .limit(bindparam("limit", type_=Integer()))
+    )

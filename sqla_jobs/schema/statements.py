@@ -25,7 +25,6 @@ from sqlalchemy import (
     null,
     or_,
     select,
-    tuple_,
     update,
 )
 from sqlalchemy import cast as cast_to
@@ -67,23 +66,23 @@ def _fence(jobs: JobTable, given: FromClause) -> ColumnElement[bool]:
 
 def lanes(jobs: JobTable) -> CTE:
     """The (queue, type) pairs that have ready rows, served ones or not: a loose scan, one descent of `ready` a pair."""
-    c = jobs.table.c
-    # Two scalars of one row each, and not a row with LIMIT: a recursive term may have no ORDER BY of its own.
-    first = select(c.queue, c.type).where(c.status == READY).order_by(c.queue, c.type).limit(1).subquery("first")
+    row, lane_row = jobs.table.alias("next_row"), jobs.table.alias("lane_row")
+    c = row.c
+
+    def first_of(*conditions: ColumnElement[bool]) -> Any:
+        # One, and not a parameter, which would hide from a generic plan that it is one.
+        rows = select(c.id).where(c.status == READY, *conditions).order_by(c.queue, c.type)
+        return rows.limit(literal_column("1"))
+
+    # By a condition that is always true: else SQLite, analyzed, may read the table.
+    first = first_of(c.queue >= literal_column("''")).with_only_columns(c.queue, c.type).subquery("first")
     lane = select(first.c.queue, first.c.type).cte("lane", recursive=True)
-    following, row = jobs.table.alias("following"), jobs.table.alias("lane_row")
-    next_id = (
-        select(following.c.id)
-        .where(
-            following.c.status == READY,
-            tuple_(following.c.queue, following.c.type) > tuple_(lane.c.queue, lane.c.type),
-        )
-        .order_by(following.c.queue, following.c.type)
-        .limit(1)
-        .correlate(lane)
-        .scalar_subquery()
-    )
-    return lane.union_all(select(row.c.queue, row.c.type).select_from(lane.join(row, row.c.id == next_id)))
+    # Two scalars of one row each, and not a row with LIMIT: a recursive term may have no ORDER BY of its own. Two, and
+    # not pairs that are compared: SQLite would step over all rows of the lane.
+    in_queue = first_of(c.queue == lane.c.queue, c.type > lane.c.type).correlate(lane).scalar_subquery()
+    next_id = func.coalesce(in_queue, first_of(c.queue > lane.c.queue).correlate(lane).scalar_subquery())
+    following = lane.join(lane_row, lane_row.c.id == next_id)
+    return lane.union_all(select(lane_row.c.queue, lane_row.c.type).select_from(following))
 
 
 def _served(lane: FromClause, *, every_queue: bool) -> ColumnElement[bool]:

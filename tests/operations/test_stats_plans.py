@@ -193,8 +193,7 @@ def test_rows_past_the_cap_are_no_step_more(sqlite_engine: Engine) -> None:
     """On SQLite, too: where each kind has reached the cap, ten times as many jobs of it cost nothing."""
     before = steps(sqlite_engine, cap=10)
     with sqlite_engine.begin() as connection:
-        for status in ("running", "failed", "dead"):
-            fill(connection, status, 3000)
+        fill_more(connection)
 
     assert steps(sqlite_engine, cap=10) == pytest.approx(before, rel=0.05)
 

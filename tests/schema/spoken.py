@@ -141,7 +141,8 @@ def said_by_people(can: Capabilities) -> dict[str, Any]:
 
 def said_in_reports(can: Capabilities) -> dict[str, Any]:
     """Return the statements of figures."""
-    return {
+    oldest = {} if can.oldest_transaction is None else {"oldest transaction": can.oldest_transaction}
+    return oldest | {
         "lane counts": reports.lane_counts(JOBS),
         "tallies": reports.tallies(JOBS, can),
         "oldest running": reports.oldest_running(JOBS),

@@ -58,6 +58,17 @@ def test_every_builder_is_on_the_page() -> None:
     assert [call for call in said if call not in source] == []
 
 
+@pytest.mark.parametrize("name", ["claim", "next due", "lanes", "lane counts"])
+def test_lanes_are_found_one_by_one_whatever_the_plan(name: str) -> None:
+    """The loose scan's limits are written out: as parameters, a generic plan would read the whole table for each lane."""
+    scan = POSTGRESQL[name].partition("UNION ALL")
+    recursive = scan[2].partition("\n)")[0] if "\n)" in scan[2] else scan[2]
+
+    assert "LIMIT 1" in scan[0]
+    assert recursive.count("LIMIT 1") >= 2
+    assert "LIMIT %" not in scan[0]
+
+
 @pytest.mark.parametrize("name", ["claim", "claim from every queue"])
 def test_claim_locks_in_materialized_ctes_and_skips_what_is_locked(name: str) -> None:
     """On PostgreSQL rows are locked once, by CTEs that no plan can repeat, without the key, and without a wait."""

@@ -1,14 +1,17 @@
 -- claim
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT %(param_1)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT %(param_2)s::INTEGER)),
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1))),
 head AS
 (SELECT lane.queue AS queue, lane.type AS type
 FROM lane JOIN LATERAL (SELECT candidate.id AS id, candidate.run_at AS run_at
@@ -45,14 +48,17 @@ FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS
 -- claim from every queue
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT %(param_1)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT %(param_2)s::INTEGER)),
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1))),
 head AS
 (SELECT lane.queue AS queue, lane.type AS type
 FROM lane JOIN LATERAL (SELECT candidate.id AS id, candidate.run_at AS run_at
@@ -89,14 +95,17 @@ FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS
 -- next due
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT %(param_2)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT %(param_3)s::INTEGER))
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1)))
  SELECT CAST(EXTRACT(EPOCH FROM min(due.run_at)) AS DOUBLE PRECISION) - CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS anon_1
 FROM (SELECT (SELECT first_due.run_at
 FROM job AS first_due
@@ -318,14 +327,17 @@ FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first
 -- lanes
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT %(param_1)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT %(param_2)s::INTEGER))
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1)))
  SELECT lane.queue, lane.type
 FROM lane ORDER BY lane.queue, lane.type;
 
@@ -342,14 +354,17 @@ WHERE archived_job.id = %(of_id)s::BIGINT;
 -- jobs ahead
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT %(param_1)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT %(param_2)s::INTEGER))
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1)))
  SELECT lane.type, (SELECT count(*) AS count_1
 FROM (SELECT earlier.id AS id
 FROM job AS earlier
@@ -404,17 +419,28 @@ FROM job
 WHERE job.id = ANY (array((SELECT given.id
 FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT))));
 
+-- oldest transaction
+SELECT CASE WHEN min(seen.began) IS NULL AND bool_or(seen.kind IS NULL) THEN NULL ELSE
+       coalesce(CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(seen.began)) AS DOUBLE PRECISION), 0) END
+FROM (SELECT CASE WHEN coalesce(backend_xid, backend_xmin) IS NOT NULL THEN xact_start END began, backend_type kind
+      FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+      UNION ALL SELECT prepared, '' FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()) AS seen
+WHERE seen.kind IS DISTINCT FROM 'autovacuum worker';
+
 -- lane counts
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT %(param_1)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT %(param_2)s::INTEGER)),
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1))),
 some_lane AS
 (SELECT lane.queue AS queue, lane.type AS type
 FROM lane
@@ -426,41 +452,44 @@ FROM job AS ready_row
 WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type AND ready_row.run_at <= statement_timestamp() ORDER BY ready_row.run_at, ready_row.id
  LIMIT %(cap)s::BIGINT) AS first_rows
  LIMIT CASE WHEN ((SELECT count(*) AS count_2
-FROM some_lane) <= %(param_3)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_4)s::BIGINT) / (SELECT count(*) AS count_2
-FROM some_lane) + %(param_5)s::BIGINT END) AS "some") AS due, (SELECT count(*) AS count_3
+FROM some_lane) <= %(param_1)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_2)s::BIGINT) / (SELECT count(*) AS count_2
+FROM some_lane) + %(param_3)s::BIGINT END) AS "some") AS due, (SELECT count(*) AS count_3
 FROM (SELECT first_rows.id AS id, first_rows.run_at AS run_at
 FROM (SELECT ready_row.id AS id, ready_row.run_at AS run_at
 FROM job AS ready_row
 WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type AND ready_row.run_at > statement_timestamp() ORDER BY ready_row.run_at, ready_row.id
  LIMIT %(cap)s::BIGINT) AS first_rows
  LIMIT CASE WHEN ((SELECT count(*) AS count_2
-FROM some_lane) <= %(param_3)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_4)s::BIGINT) / (SELECT count(*) AS count_2
-FROM some_lane) + %(param_5)s::BIGINT END) AS "some") AS later, CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) - CAST(EXTRACT(EPOCH FROM (SELECT ready_row.run_at
+FROM some_lane) <= %(param_1)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_2)s::BIGINT) / (SELECT count(*) AS count_2
+FROM some_lane) + %(param_3)s::BIGINT END) AS "some") AS later, CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) - CAST(EXTRACT(EPOCH FROM (SELECT ready_row.run_at
 FROM job AS ready_row
 WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type AND ready_row.run_at <= statement_timestamp() ORDER BY ready_row.run_at, ready_row.id
  LIMIT 1)) AS DOUBLE PRECISION) AS age, CASE WHEN ((SELECT count(*) AS count_2
-FROM some_lane) <= %(param_3)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_4)s::BIGINT) / (SELECT count(*) AS count_2
-FROM some_lane) + %(param_5)s::BIGINT END AS most
+FROM some_lane) <= %(param_1)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_2)s::BIGINT) / (SELECT count(*) AS count_2
+FROM some_lane) + %(param_3)s::BIGINT END AS most
 FROM some_lane;
 
 -- tallies
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT %(param_2)s::INTEGER) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT %(param_3)s::INTEGER)),
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1))),
 some_lane AS
 (SELECT lane.queue AS queue, lane.type AS type
 FROM lane
  LIMIT %(lanes)s::INTEGER)
  SELECT CAST(%(param_1)s::VARCHAR AS TEXT) AS part, ready_rows.queue, ready_rows.type, ready_rows.attempts, count(*) AS number, CASE WHEN ((SELECT count(*) AS count_1
-FROM some_lane) <= %(param_4)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_5)s::BIGINT) / (SELECT count(*) AS count_1
-FROM some_lane) + %(param_6)s::BIGINT END AS most
+FROM some_lane) <= %(param_2)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_3)s::BIGINT) / (SELECT count(*) AS count_1
+FROM some_lane) + %(param_4)s::BIGINT END AS most
 FROM (SELECT CAST(sampled.queue AS TEXT) AS queue, CAST(sampled.type AS TEXT) AS type, CAST(sampled.attempts AS INTEGER) AS attempts
 FROM some_lane JOIN job AS sampled ON sampled.id = ANY (array((SELECT first_rows.id
 FROM (SELECT ready_row.id AS id
@@ -468,30 +497,30 @@ FROM job AS ready_row
 WHERE ready_row.status = 'ready' AND ready_row.queue = some_lane.queue AND ready_row.type = some_lane.type ORDER BY ready_row.run_at, ready_row.id
  LIMIT %(cap)s::BIGINT) AS first_rows
  LIMIT CASE WHEN ((SELECT count(*) AS count_1
-FROM some_lane) <= %(param_4)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_5)s::BIGINT) / (SELECT count(*) AS count_1
-FROM some_lane) + %(param_6)s::BIGINT END)))) AS ready_rows GROUP BY ready_rows.queue, ready_rows.type, ready_rows.attempts UNION ALL SELECT CAST(%(param_7)s::VARCHAR AS TEXT) AS part, running_rows.queue, running_rows.type, running_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
+FROM some_lane) <= %(param_2)s::INTEGER) THEN %(cap)s::BIGINT ELSE (%(cap)s::BIGINT * %(param_3)s::BIGINT) / (SELECT count(*) AS count_1
+FROM some_lane) + %(param_4)s::BIGINT END)))) AS ready_rows GROUP BY ready_rows.queue, ready_rows.type, ready_rows.attempts UNION ALL SELECT CAST(%(param_5)s::VARCHAR AS TEXT) AS part, running_rows.queue, running_rows.type, running_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
 FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
 FROM (SELECT CAST(job.queue AS TEXT) AS queue, CAST(job.type AS TEXT) AS type, CAST(job.attempts AS INTEGER) AS attempts
 FROM job
 WHERE job.status = 'running' ORDER BY job.locked_by, job.id
  LIMIT %(cap)s::BIGINT) AS first_rows
- LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS running_rows GROUP BY running_rows.queue, running_rows.type, running_rows.attempts UNION ALL SELECT CAST(%(param_8)s::VARCHAR AS TEXT) AS part, failed_rows.queue, failed_rows.type, failed_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
+ LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS running_rows GROUP BY running_rows.queue, running_rows.type, running_rows.attempts UNION ALL SELECT CAST(%(param_6)s::VARCHAR AS TEXT) AS part, failed_rows.queue, failed_rows.type, failed_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
 FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
 FROM (SELECT CAST(NULL AS TEXT) AS queue, CAST(job.type AS TEXT) AS type, CAST(NULL AS INTEGER) AS attempts
 FROM job
 WHERE job.status IN ('done', 'failed', 'dead') AND job.status = 'failed' ORDER BY job.finished_at DESC, job.id DESC
  LIMIT %(cap)s::BIGINT) AS first_rows
- LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS failed_rows GROUP BY failed_rows.queue, failed_rows.type, failed_rows.attempts UNION ALL SELECT CAST(%(param_9)s::VARCHAR AS TEXT) AS part, dead_rows.queue, dead_rows.type, dead_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
+ LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS failed_rows GROUP BY failed_rows.queue, failed_rows.type, failed_rows.attempts UNION ALL SELECT CAST(%(param_7)s::VARCHAR AS TEXT) AS part, dead_rows.queue, dead_rows.type, dead_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
 FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
 FROM (SELECT CAST(NULL AS TEXT) AS queue, CAST(job.type AS TEXT) AS type, CAST(NULL AS INTEGER) AS attempts
 FROM job
 WHERE job.status IN ('done', 'failed', 'dead') AND job.status = 'dead' ORDER BY job.finished_at DESC, job.id DESC
  LIMIT %(cap)s::BIGINT) AS first_rows
- LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS dead_rows GROUP BY dead_rows.queue, dead_rows.type, dead_rows.attempts UNION ALL SELECT CAST(%(param_10)s::VARCHAR AS TEXT) AS part, expired_rows.queue, expired_rows.type, expired_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
+ LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS dead_rows GROUP BY dead_rows.queue, dead_rows.type, dead_rows.attempts UNION ALL SELECT CAST(%(param_8)s::VARCHAR AS TEXT) AS part, expired_rows.queue, expired_rows.type, expired_rows.attempts, count(*) AS number, %(cap)s::BIGINT AS most
 FROM (SELECT first_rows.queue AS queue, first_rows.type AS type, first_rows.attempts AS attempts
 FROM (SELECT CAST(NULL AS TEXT) AS queue, CAST(NULL AS TEXT) AS type, CAST(NULL AS INTEGER) AS attempts
 FROM job
-WHERE job.last_lease_expired_at IS NOT NULL AND job.last_lease_expired_at > (statement_timestamp() + CAST(%(param_11)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND job.last_lease_expired_at <= statement_timestamp() ORDER BY job.last_lease_expired_at
+WHERE job.last_lease_expired_at IS NOT NULL AND job.last_lease_expired_at > (statement_timestamp() + CAST(%(param_9)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND job.last_lease_expired_at <= statement_timestamp() ORDER BY job.last_lease_expired_at
  LIMIT %(cap)s::BIGINT) AS first_rows
  LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS expired_rows GROUP BY expired_rows.queue, expired_rows.type, expired_rows.attempts;
 

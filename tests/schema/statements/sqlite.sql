@@ -1,14 +1,17 @@
 -- claim
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT ? OFFSET ?))
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?)))
  UPDATE job SET status='running', attempts=(job.attempts + ?), claims=(job.claims + ?), locked_by=?, locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)), started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT oldest.id
 FROM (SELECT candidate.id AS id
 FROM lane JOIN job AS candidate ON candidate.id IN (SELECT due.id
@@ -21,14 +24,17 @@ WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_que
 -- claim from every queue
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT ? OFFSET ?))
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?)))
  UPDATE job SET status='running', attempts=(job.attempts + ?), claims=(job.claims + ?), locked_by=?, locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)), started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT oldest.id
 FROM (SELECT candidate.id AS id
 FROM lane JOIN job AS candidate ON candidate.id IN (SELECT due.id
@@ -41,14 +47,17 @@ WHERE lane.type IN (__[POSTCOMPILE_types]) ORDER BY candidate.run_at, candidate.
 -- next due
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT ? OFFSET ?))
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?)))
  SELECT round((julianday(min(due.run_at)) - 2440587.5) * 86400.0, 3) - round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS anon_1
 FROM (SELECT (SELECT first_due.run_at
 FROM job AS first_due
@@ -287,14 +296,17 @@ FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first
 -- lanes
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT ? OFFSET ?))
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?)))
  SELECT lane.queue, lane.type
 FROM lane ORDER BY lane.queue, lane.type;
 
@@ -311,14 +323,17 @@ WHERE archived_job.id = ?;
 -- jobs ahead
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT ? OFFSET ?))
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?)))
  SELECT lane.type, (SELECT count(*) AS count_1
 FROM (SELECT earlier.id AS id
 FROM job AS earlier
@@ -391,14 +406,17 @@ FROM given);
 -- lane counts
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT ? OFFSET ?)),
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?))),
 some_lane AS
 (SELECT lane.queue AS queue, lane.type AS type
 FROM lane
@@ -430,14 +448,17 @@ FROM some_lane;
 -- tallies
 WITH RECURSIVE lane(queue, type) AS
 (SELECT first.queue AS queue, first.type AS type
-FROM (SELECT job.queue AS queue, job.type AS type
-FROM job
-WHERE job.status = 'ready' ORDER BY job.queue, job.type
- LIMIT ? OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
-FROM lane JOIN job AS lane_row ON lane_row.id = (SELECT following.id
-FROM job AS following
-WHERE following.status = 'ready' AND (following.queue, following.type) > (lane.queue, lane.type) ORDER BY following.queue, following.type
- LIMIT ? OFFSET ?)),
+FROM (SELECT next_row.queue AS queue, next_row.type AS type
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+ LIMIT 1 OFFSET ?))),
 some_lane AS
 (SELECT lane.queue AS queue, lane.type AS type
 FROM lane
