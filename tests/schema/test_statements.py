@@ -60,7 +60,7 @@ def test_every_builder_is_on_the_page() -> None:
 
 @pytest.mark.parametrize("name", ["claim", "next due", "lanes", "lane counts"])
 def test_lanes_are_found_one_by_one_whatever_the_plan(name: str) -> None:
-    """The loose scan's limits are written out: as parameters, a generic plan would read the whole table for each lane."""
+    """The limits of the loose scan are written out: hidden from a generic plan, each step would read the table."""
     scan = POSTGRESQL[name].partition("UNION ALL")
     recursive = scan[2].partition("\n)")[0] if "\n)" in scan[2] else scan[2]
 
