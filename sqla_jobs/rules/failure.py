@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 FRAMES = 12
-"""Innermost frames of a traceback that are kept."""
+"""Frames of a traceback that are kept: the innermost, of installed packages only the last few."""
+
+INSTALLED_FRAMES = 5
+
+LONGEST_STACK = 200
+"""Frames that are looked at: a recursion has thousands."""
+
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|[\\/]lib[\\/]python\d|<[^>]*(?:frozen|generated|string)")
 
 _ADVERTS = ("(Background on this error at: ", "[SQL parameters hidden due to hide_parameters=True]")
 """SQLAlchemy ends its messages with these; a reader looks there for the error."""
@@ -30,8 +37,28 @@ def describe(error: BaseException, *, redact: Callable[[str], str] | None = None
 
 def _traceback(error: BaseException) -> str:
     _hide_parameters(error)
-    lines = "".join(traceback.format_exception(error, limit=-FRAMES, chain=True)).splitlines()
+    told = traceback.TracebackException.from_exception(error, limit=-LONGEST_STACK)
+    for part in _parts(told):
+        # SQLAlchemy alone has twenty frames between a flush and its driver: the app's own would not be among twelve.
+        own = [frame for frame in part.stack[:-INSTALLED_FRAMES] if not is_installed(frame.filename)]
+        part.stack[:] = [*own, *part.stack[-INSTALLED_FRAMES:]][-FRAMES:]
+    lines = "".join(told.format()).splitlines()
     return "\n".join(line for line in lines if not any(advert in line for advert in _ADVERTS)).rstrip()
+
+
+def _parts(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """Give all tracebacks that are printed with it."""
+    left: list[traceback.TracebackException | None] = [told]
+    while left:
+        part = left.pop()
+        if part is not None:
+            yield part
+            left += [part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or [])]
+
+
+def is_installed(file: str) -> bool:
+    """Tell the frames of installed packages from those of the app's own code, by their file."""
+    return _INSTALLED.search(file) is not None
 
 
 def _hide_parameters(error: BaseException) -> None:
@@ -89,13 +116,16 @@ _GUTTER = re.compile(r"\s*(?:\|\s?|\+[-+ 0-9]*(?:\Z|(?=Exception Group)))")
 
 def lines_of(text: str) -> list[str]:
     """Give the lines of an error text as they are without exception groups."""
-    return [_GUTTER.sub("", line, count=1) if _GUTTER.match(line) else line for line in text.splitlines()]
+    lines = text.splitlines()
+    if "Exception Group Traceback" not in text:
+        return lines
+    return [_GUTTER.sub("", line, count=1) if _GUTTER.match(line) else line for line in lines]
 
 
 def headline(text: str) -> str:
     """Give the line that names the error: the first after the last frame; where there is no traceback, the first."""
     lines = lines_of(text)
-    last_frame = max((number for number, line in enumerate(lines) if FRAME.match(line)), default=-1)
+    last_frame = next((number for number in range(len(lines) - 1, -1, -1) if FRAME.match(lines[number])), -1)
     after = [line for line in lines[last_frame + 1 :] if line.strip()]
     return next((line for line in after if not line[0].isspace()), after[0].strip() if after else "")
 

@@ -6,13 +6,11 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from sqla_jobs.rules.failure import FRAME, clip, headline, lines_of
+from sqla_jobs.rules.failure import FRAME, clip, headline, is_installed, lines_of
 
 _CLASS = re.compile(r"[A-Za-z_][\w.]*(?:\.<locals>[\w.<>]*)?(?=: |:?$)")
 
-_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|[\\/]lib[\\/]python\d|<frozen |<string>")
-
-_VARIABLE = re.compile(r"(?<=the worker )\S+|\d+(?:[.:]\d+)*")
+_VARIABLE = re.compile(r"(?<=the worker ).+(?= vanished)|\d+(?:[.:]\d+)*")
 
 _LONGEST = 120
 """Bytes of a text that names no class of error."""
@@ -44,10 +42,9 @@ def failure_in(text: str) -> Failure:
 
 
 def _place(text: str) -> str | None:
-    frames = [frame for frame in map(FRAME.match, lines_of(text)) if frame]
+    frames = [frame for frame in map(FRAME.match, reversed(lines_of(text))) if frame]
     if not frames:
         return None
-    own = [frame for frame in frames if not _INSTALLED.search(frame[1])]
-    frame = (own or frames)[-1]
+    frame = next((frame for frame in frames if not is_installed(frame[1])), frames[0])
     file = re.split(r"[\\/]", frame[1])[-1]
     return f"{file}:{frame[2]} in {frame[3]}"

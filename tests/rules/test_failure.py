@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from sqla_jobs.errors import GiveUp
-from sqla_jobs.rules.failure import FRAMES, clip, describe, mask, reason, storable
+from sqla_jobs.rules.failure import FRAMES, clip, describe, headline, mask, reason, storable
 
 MARKER = "s3cr3t"
 
@@ -213,3 +213,79 @@ def test_clip_keeps_the_end_within_the_limit(text: str, limit: int) -> None:
     else:
         assert clipped.startswith("[…] ")
         assert whole.endswith(clipped.removeprefix("[…] "))
+
+
+def grouped() -> ExceptionGroup[Exception]:
+    return ExceptionGroup("several", [caught(ValueError("first")), caught(KeyError("second"))])
+
+
+def caught(error: Exception) -> Exception:
+    raised(error)
+    return error
+
+
+NAMED: dict[str, tuple[BaseException, str]] = {
+    "plain": (ValueError("no such order"), "ValueError: no such order"),
+    "without text": (ValueError(), "ValueError"),
+    "of many lines": (ValueError("first\nsecond: x\n  third"), "ValueError: first"),
+    "statement": (statement_error(), "sqlalchemy.exc.IntegrityError: (builtins.Exception) constraint failed"),
+    "group": (grouped(), "KeyError: 'second'"),
+    "group in a group": (ExceptionGroup("outer", [grouped()]), "KeyError: 'second'"),
+    "group of errors that nobody raised": (
+        ExceptionGroup("several", [ValueError("x"), KeyError("y")]),
+        "ExceptionGroup: several (2 sub-exceptions)",
+    ),
+    "table in the text": (ValueError("| a | b |\n+---+---+"), "ValueError: | a | b |"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_headline_is_the_line_that_names_the_error(name: str) -> None:
+    """Of a traceback it is the first line after the last frame, whatever surrounds it."""
+    error, line = NAMED[name]
+
+    assert headline(describe(raised(error))) == line
+    assert headline(describe(raised(error, cause=OSError("before")))) == line
+
+
+def test_headline_is_of_the_error_that_came_last() -> None:
+    """Of an error during another, the one that ended the attempt."""
+    try:
+        try:
+            raise ValueError("first")
+        except ValueError:
+            raise KeyError("second")  # noqa: B904  # an error with a context and no cause is what is tested
+    except KeyError as error:
+        assert headline(describe(error)) == "KeyError: 'second'"
+
+
+TOLD: dict[str, tuple[str, str]] = {
+    "reason": ("the order was withdrawn\nby Ann", "the order was withdrawn"),
+    "empty": ("", ""),
+    "blank": (" \n\t\n", ""),
+    "after blank lines": ("\n\nlate", "late"),
+    "indented": ("  only this", "only this"),
+    "traceback cut at its beginning": (
+        '[…] y\n  File "a.py", line 3, in pay\n    pay()\n    ~~~^^\nOSError: x',
+        "OSError: x",
+    ),
+    "traceback cut at its end": ('Traceback …\n  File "a.py", line 3, in pay\n    pay()', "pay()"),
+    "repeated lines": ('  File "a.py", line 3, in f\n    f()\n  [Previous line repeated 9 times]\nA: b', "A: b"),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_headline_of_what_is_no_whole_traceback(name: str) -> None:
+    """What people have written, or a limit has cut, has its first line, or the one that is left."""
+    text, line = TOLD[name]
+
+    assert headline(text) == line
+
+
+@given(text=anything)
+def test_headline_is_one_line_of_any_text(text: str) -> None:
+    """Whatever a row holds has one line for a list, and an empty one only if there is nothing to read."""
+    line = headline(text)
+
+    assert len(line.splitlines()) <= 1
+    assert line or not any(letter.isalnum() for letter in text)
