@@ -12,22 +12,41 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Integer, String, cast, create_engine, event, insert, literal, select, text
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sqla_jobs import JobMixin, Jobs, ScheduleMixin
-from sqla_jobs.operations.stats import stats
+from sqla_jobs import (
+    ArchivedJobMixin,
+    Backoff,
+    JobFilter,
+    JobMixin,
+    Jobs,
+    Retention,
+    ScheduleMixin,
+    count_jobs,
+    failure_groups,
+    find_jobs,
+    stats,
+)
+from sqla_jobs.operations import leases
+from sqla_jobs.rules.settlement import Released, decide
+from sqla_jobs.runtime.archiver import Archiver
+from sqla_jobs.runtime.connections import Connector, Opening
 from sqla_jobs.schema.dialects import db_now, later
 from tests.engines import build_engine
 from tests.servers import PostgresServer
 
 ROUNDS = 21
+
+SPELLS, CLAIMS = 10, 100
 
 TYPES, QUEUES = 20, 5
 
@@ -55,7 +74,11 @@ class Schedule(ScheduleMixin, Base):
     __tablename__ = "operating_schedule"
 
 
-FULL = Jobs(Job, schedule=Schedule)
+class ArchivedJob(ArchivedJobMixin, Base):
+    __tablename__ = "operating_archived_job"
+
+
+FULL = Jobs(Job, schedule=Schedule, archive=ArchivedJob)
 LEAN = Jobs(LeanJob, schedule=Schedule)
 
 
@@ -164,12 +187,81 @@ def measure_stats(engine: Engine, *, plans: bool) -> None:
             print(f"\n{sql}\n\n{plan}")
 
 
+def measure_lists(engine: Engine, *, plans: bool) -> None:
+    dead = JobFilter(status=["failed", "dead"])
+    one_type = JobFilter(status=["failed", "dead"], type="type7", error="place_order")
+
+    def asked(operation: Callable[..., object], *arguments: object) -> Callable[[Jobs[Any]], object]:
+        def ask(jobs: Jobs[Any]) -> object:
+            with Session(engine) as session:
+                return operation(session, jobs, *arguments)
+
+        return ask
+
+    questions = {
+        "a page of dead letters": asked(find_jobs, dead),
+        "a page of dead letters of one type": asked(find_jobs, one_type),
+        "a page of ready jobs": asked(find_jobs, JobFilter(status="ready")),
+        "count of dead letters": asked(count_jobs, dead),
+        "groups of failures": asked(failure_groups),
+    }
+    for title, ask in questions.items():
+        interleaved(title, ask)
+    if plans:
+        with explained(engine) as found:
+            questions["a page of dead letters"](FULL)
+        for sql, plan in found:
+            print(f"\n{sql}\n\n{plan}")
+
+
+def measure_archiver(engine: Engine) -> None:
+    """Claim ten and give them back, again and again: with an archiver beside it in every other spell."""
+    connector = Connector.of_app(engine, Opening(engine))
+    demand = leases.Demand(FULL.handlers.names, None)
+    times: dict[bool, list[float]] = {False: [], True: []}
+    moved = 0
+
+    def claim_and_release(session: Session) -> float:
+        began = time.perf_counter()
+        claimed = leases.claim(session, FULL.table, demand, limit=10, locked_by="w", lease=timedelta(minutes=1))
+        took = time.perf_counter() - began
+        released = [decide(lease, Released(), backoff=Backoff(), draw=0.0) for lease in claimed]
+        leases.settle(session, FULL.table, released)
+        return took
+
+    for spell in range(2 * SPELLS):
+        is_archiving = spell % 2 == 1
+        archiver = Archiver(FULL, Connector.of_app(engine, Opening(engine)), Retention(done=timedelta(0)))
+        stop = threading.Event()
+
+        def archive(archiver: Archiver = archiver, stop: threading.Event = stop) -> None:
+            nonlocal moved
+            for batch in archiver.one_pass():
+                moved += batch.changed
+                if stop.is_set():
+                    return
+
+        beside = threading.Thread(target=archive)
+        if is_archiving:
+            beside.start()
+        times[is_archiving] += [connector.run(claim_and_release) for _ in range(CLAIMS)]
+        stop.set()
+        if is_archiving:
+            beside.join()
+    for is_archiving, taken in times.items():
+        beside_it = "beside an archiver that never rests" if is_archiving else "alone"
+        middle, late = statistics.median(taken) * 1000, statistics.quantiles(taken, n=20)[-1] * 1000
+        print(f"claim of ten, {beside_it}: median {middle:.2f} ms, p95 {late:.2f} ms")
+    print(f"archived meanwhile: {moved}")
+
+
 def run(engine: Engine, rows: int, *, plans: bool) -> None:
     """Fill, and put each question."""
     fill_all(engine, rows)
     print(f"{rows} done (in one of two tables), {rows // 10} later, {rows // 100} dead rows")
     measure_stats(engine, plans=plans)
-    # More questions belong here: a page of `find_jobs`, and claims with and without an archiver beside them.
+    measure_lists(engine, plans=plans)
+    measure_archiver(engine)
 
 
 def main() -> None:
