@@ -212,12 +212,10 @@ def _by_filter(
     def move(sync: Session) -> Batch:
         sync.flush()
         ids: list[int] = []
-        looked_at, following = 0, after
-        for rows in windows(sync, jobs, narrowed, after=after, limit=limit):
+        following = after
+        for rows in windows(sync, jobs, narrowed, after=after, limit=limit, most=limit):
             ids += [row.id for row in rows.matching]
-            looked_at, following = looked_at + rows.looked_at, rows.after
-            if looked_at >= limit:
-                break
+            following = rows.after
         moved = moved_of(sync, jobs, verb, ids, more, skip_locked=True) if ids else set[int]()
         return Batch(len(moved), len(ids) - len(moved), following)
 

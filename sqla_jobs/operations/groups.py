@@ -83,7 +83,7 @@ def failure_groups(session: Any, jobs: Jobs[Any], where: JobFilter = ALL, /, *, 
         sync.flush()
         found: dict[str, _Group] = {}
         seen = 0
-        for rows in windows(sync, jobs, narrowed, after=None, limit=min(WINDOW, cap)):
+        for rows in windows(sync, jobs, narrowed, after=None, limit=min(WINDOW, cap) if where.is_plain else WINDOW):
             for row in rows.matching[: cap - seen]:
                 failure = failure_in(row.last_error or "")
                 found.setdefault(failure.key, _Group(failure, row.id)).add(row)

@@ -293,8 +293,10 @@ class Window:
         return _token(self.stretch, str(row.at), row.id)
 
 
-def windows(session: Session, jobs: Jobs[Any], where: JobFilter, *, after: str | None, limit: int) -> Iterator[Window]:
-    """Go over the jobs of *where* in order, *limit* rows at a time."""
+def windows(
+    session: Session, jobs: Jobs[Any], where: JobFilter, *, after: str | None, limit: int, most: int = LARGEST_ID
+) -> Iterator[Window]:
+    """Go over the jobs of *where* in order, *limit* rows at a time, and *most* rows altogether."""
     stretches = _stretches(session, jobs, where)
     began, place = (None, None) if after is None else _read_token(after)
     if began is not None:
@@ -305,10 +307,11 @@ def windows(session: Session, jobs: Jobs[Any], where: JobFilter, *, after: str |
         place = place if stretch.place == began else None
         following = _token(stretches[number + 1]) if number + 1 < len(stretches) else None
         is_end = False
-        while not is_end:
+        while not is_end and most:
             statement = statements.window(jobs.table, stretch, where.condition, after=place)
-            rows = session.execute(statement, {"limit": limit}, bind_arguments={"mapper": jobs.table.mapper}).all()
-            is_end = len(rows) < limit
+            size = min(limit, most)
+            rows = session.execute(statement, {"limit": size}, bind_arguments={"mapper": jobs.table.mapper}).all()
+            is_end, most = len(rows) < size, most - len(rows)
             place = None if is_end else (str(rows[-1].at), rows[-1].id)
             matching = [row for row in rows if row.matches and _is_of_group(row, where)]
             yield Window(matching, len(rows), following if place is None else _token(stretch, *place), stretch)
@@ -345,8 +348,8 @@ def _read_token(token: str) -> tuple[tuple[int, str, str, bool], tuple[str, int]
         text = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
         rank, queue, type_, is_filled, at, id_ = json.loads(text)
         place = (int(rank), str(queue), str(type_), bool(is_filled))
-        return place, None if id_ is None else (str(at), int(id_))
-    except (binascii.Error, ValueError, TypeError, AttributeError):
+        return place, None if id_ is None else (str(at), check_id(int(id_)))
+    except (binascii.Error, ValueError, TypeError, AttributeError, OverflowError):
         raise InvalidOption(f"after is {token!r}, and no page of a list gave that: leave it out to begin") from None
 
 

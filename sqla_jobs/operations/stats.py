@@ -358,9 +358,11 @@ def _slots(sums: Iterable[float | None]) -> int:
 
 
 def _oldest_transaction(session: Session, jobs: Jobs[Any], can: Capabilities) -> timedelta | None:
-    if can.oldest_transaction is None:
+    if not can.is_server:
         return None
-    return _age(session.execute(can.oldest_transaction, bind_arguments={"mapper": jobs.table.mapper}).scalar_one())
+    return _age(
+        session.execute(reports.oldest_transaction(), bind_arguments={"mapper": jobs.table.mapper}).scalar_one()
+    )
 
 
 def _age(seconds: float | None) -> timedelta | None:

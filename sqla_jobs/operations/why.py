@@ -122,18 +122,21 @@ def _backlog(session: Session, jobs: Jobs[Any], job: JobDetails) -> str:
         statements.ahead(jobs.table), parameters, bind_arguments={"mapper": jobs.table.mapper}
     ).all()
     counts = [row.ahead for row in found if row.type in jobs.handlers.names]
-    if not sum(counts):
+    before = sum(counts)
+    if not before:
         return f"the first in its queue: the next worker that serves queue {job.queue!r} takes it; does one run?"
     least = "at least " if BACKLOG_CAP in counts else ""
-    return f"{least}{sum(counts)} due jobs of its queue go before it"
+    return (
+        f"{least}{before} due jobs of its queue go before it" if before > 1 else "one job of its queue goes before it"
+    )
 
 
 def _running(job: JobDetails) -> tuple[Reason, str]:
-    attempt = f"attempt {job.attempts} of {job.max_attempts}"
+    attempt, worker = f"attempt {job.attempts} of {job.max_attempts}", job.locked_by or "a worker that it doesn't name"
     if job.is_lease_over:
-        words = f"had {attempt} running at {job.locked_by}, whose lease ran out{_at(job.locked_until, job)}"
+        words = f"had {attempt} running at {worker}, whose lease ran out{_at(job.locked_until, job)}"
         return "lease_expired", f"{words}: a worker's reaper gives it back; does one run?"
-    words = f"is running, {attempt}: the lease is held by {job.locked_by} until {_text(job.locked_until)}"
+    words = f"is running, {attempt}: the lease is held by {worker} until {_text(job.locked_until)}"
     return "running", f"{words}, and was claimed{_at(job.started_at, job)}"
 
 

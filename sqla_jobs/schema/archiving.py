@@ -21,12 +21,11 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy import cast as cast_to
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.dialects import Capabilities, later, read_instant
+from sqla_jobs.schema.dialects import Capabilities, later, read_instant, written_instant
 from sqla_jobs.schema.mixins import STATUS_LITERALS, is_finished
 from sqla_jobs.schema.tables import ArchiveTable, JobTable, MappedTable
 from sqla_jobs.status import JobStatus
@@ -67,7 +66,7 @@ def archived(archive: ArchiveTable, *, is_first: bool) -> Select[Any]:
     Index: `archived`, one range of it. Parameters: age, limit, after_at, after_id.
     """
     c = archive.table.c
-    rows: Any = select(c.id, cast_to(c.archived_at, Text()).label("at"))
+    rows: Any = select(c.id, written_instant(c.archived_at).label("at"))
     ordered: Select[Any] = _in_order(rows, archive, c.archived_at, is_first=is_first)
     return ordered
 
@@ -75,7 +74,7 @@ def archived(archive: ArchiveTable, *, is_first: bool) -> Select[Any]:
 def _of_status(jobs: JobTable, status: JobStatus) -> Any:
     c = jobs.table.c
     # As text: no driver loads '-infinity'.
-    rows: Any = select(c.id, cast_to(c.finished_at, Text()).label("at"))
+    rows: Any = select(c.id, written_instant(c.finished_at).label("at"))
     return rows.where(c.status == STATUS_LITERALS[status], is_finished(jobs.table))
 
 

@@ -24,6 +24,7 @@ from sqlalchemy import (
     Integer,
     SelectBase,
     String,
+    Text,
     any_,
     bindparam,
     cast,
@@ -110,6 +111,13 @@ class read_instant(FunctionElement[datetime]):  # noqa: N801
     inherit_cache = True
 
 
+class written_instant(FunctionElement[str]):  # noqa: N801
+    """`written_instant(instant)`: text that every session reads alike, whatever its zone and style of dates."""
+
+    type: TypeEngine[str] = Text()
+    inherit_cache = True
+
+
 class durably(FunctionElement[Any]):  # noqa: N801
     """`durably()`: the open transaction is on disk when its commit is answered, whatever the role's settings say.
 
@@ -174,9 +182,15 @@ def _pg_read_instant(element: read_instant, compiler: SQLCompiler, **kw: Any) ->
     return f"CAST({compiler.process(element.clauses, **kw)} AS TIMESTAMP WITH TIME ZONE)"
 
 
-@compiles(read_instant, "sqlite")
-def _sqlite_read_instant(element: read_instant, compiler: SQLCompiler, **kw: Any) -> str:
-    return compiler.process(element.clauses, **kw)  # stored as text
+@compiles(written_instant, "postgresql")
+def _pg_written_instant(element: written_instant, compiler: SQLCompiler, **kw: Any) -> str:
+    # In JSON times have one style, whatever DateStyle says; years BC and 'infinity', too.
+    return f"(to_json({compiler.process(element.clauses, **kw)}) #>> '{{}}')"
+
+
+@compiles(written_instant, "sqlite")
+def _sqlite_written_instant(element: written_instant, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **kw)} AS TEXT)"
 
 
 @compiles(durably, "postgresql")
@@ -196,8 +210,9 @@ def _pg_stored_json(element: stored_json, compiler: SQLCompiler, **kw: Any) -> s
 
 
 @compiles(stored_json, "sqlite")
-def _sqlite_stored_json(element: stored_json, compiler: SQLCompiler, **kw: Any) -> str:
-    # No CAST: SQLite would read the unknown type name JSON as a number.
+@compiles(read_instant, "sqlite")
+def _sqlite_text(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
+    # Stored as text. No CAST: SQLite would read the unknown type names JSON and DATETIME as numbers.
     return compiler.process(element.clauses, **kw)
 
 
@@ -243,8 +258,6 @@ class Capabilities:
     """The table that keeps the text of CREATE statements; None where tables are kept in parts."""
     storage: tuple[tuple[str, str], ...]
     """The storage parameters of a job table, as they should be; none where there are none."""
-    oldest_transaction: Executable | None
-    """The age in seconds of the oldest transaction that vacuum waits for; NULL or None where nobody can tell."""
 
     def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
         """Rows that come with the statement, as one JSON parameter `rows`; see `as_rows`."""
@@ -303,17 +316,6 @@ _STORAGE = (
 )
 
 
-# An autovacuum holds up no other. Of other roles' sessions a plain role sees that they are there, and nothing else.
-_OLDEST_TRANSACTION = text("""
-SELECT CASE WHEN min(seen.began) IS NULL AND bool_or(seen.kind IS NULL) THEN NULL ELSE
-       coalesce(CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(seen.began)) AS DOUBLE PRECISION), 0) END
-FROM (SELECT CASE WHEN coalesce(backend_xid, backend_xmin) IS NOT NULL THEN xact_start END began, backend_type kind
-      FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-      UNION ALL SELECT prepared, '' FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()) AS seen
-WHERE seen.kind IS DISTINCT FROM 'autovacuum worker'
-""")
-
-
 _KNOWN: tuple[Capabilities, ...] = (
     _Postgresql(
         name="postgresql",
@@ -331,7 +333,6 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_sized_types=True,
         definitions=None,
         storage=_STORAGE,
-        oldest_transaction=_OLDEST_TRANSACTION,
     ),
     _Sqlite(
         name="sqlite",
@@ -346,7 +347,6 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_sized_types=False,
         definitions="sqlite_master",
         storage=(),
-        oldest_transaction=None,
     ),
 )
 

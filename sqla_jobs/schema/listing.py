@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
-from sqla_jobs.schema.dialects import Capabilities, epoch, later, read_instant
+from sqla_jobs.schema.dialects import Capabilities, epoch, later, read_instant, written_instant
 from sqla_jobs.schema.mixins import STATUS_LITERALS, is_finished
 from sqla_jobs.schema.statements import READY, lanes
 from sqla_jobs.schema.tables import JobTable, MappedTable
@@ -60,6 +60,11 @@ class Stretch:
         """Its place among all stretches, which are in the order of this."""
         rank = ("locked_by", "run_at", "finished_at").index(self.key)
         return (rank, self.queue or "", self.type or "", not self.is_empty)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a place in it is no time."""
+        return self.is_empty or self.key == "locked_by"
 
     @property
     def is_descending(self) -> bool:
@@ -94,11 +99,12 @@ def window(jobs: JobTable, stretch: Stretch, condition: Condition, *, after: tup
     first = select(rows.c.id, rows.c.at).order_by(*order).limit(limit).cte("first_rows")
     c = jobs.table.c
     matches = _matches(jobs, condition)
+    at: ColumnElement[Any] = cast_to(first.c.at, Text()) if stretch.is_text else written_instant(first.c.at)
     ordered = [first.c.at, first.c.id]
     return (
         select(
             *found_columns(jobs),
-            cast_to(first.c.at, Text()).label("at"),
+            at.label("at"),
             matches.label("matches"),
             case((matches, cast_to(c.last_error, Text()))).label("last_error"),
         )
@@ -123,7 +129,8 @@ def _part(
     rows = rows.where(*_ages(jobs, status, condition))
     if after is not None:
         rows = rows.where(_behind(stretch, c, after))
-    order = [c.id] if stretch.is_empty else [key, c.id]
+    # The key also where it is empty: by id alone, the planner walks over the primary key, and that has all rows.
+    order = [key, c.id]
     return rows.order_by(*([each.desc() for each in order] if stretch.is_descending else order)).limit(
         bindparam("limit", type_=Integer())
     )

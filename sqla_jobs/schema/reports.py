@@ -24,6 +24,7 @@ from sqlalchemy import (
     null,
     nulls_last,
     select,
+    text,
     true,
     union_all,
 )
@@ -215,3 +216,17 @@ def schedule_counts(schedules: ScheduleTable) -> Executable:
         func.count().label("number"),
         *(func.sum(rows.c[name]).label(name) for name in ("slots_missed", "overlaps_skipped")),
     ).group_by(rows.c.state, rows.c.has_error)
+
+
+def oldest_transaction() -> Executable:
+    """Tell for how many seconds the oldest open transaction of this database has held back vacuum; for servers."""
+    # An autovacuum holds up no other. Of other roles' sessions a plain role sees that they are there, and nothing else.
+    return text(
+        "SELECT CASE WHEN min(seen.began) IS NULL AND bool_or(seen.kind IS NULL) THEN NULL ELSE "
+        "coalesce(CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(seen.began)) AS DOUBLE PRECISION), 0) END "
+        "FROM (SELECT CASE WHEN coalesce(backend_xid, backend_xmin) IS NOT NULL THEN xact_start END AS began, "
+        "backend_type AS kind "
+        "FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "UNION ALL SELECT prepared, '' FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()) AS seen "
+        "WHERE seen.kind IS DISTINCT FROM 'autovacuum worker' "
+    )

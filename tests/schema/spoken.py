@@ -141,7 +141,7 @@ def said_by_people(can: Capabilities) -> dict[str, Any]:
 
 def said_in_reports(can: Capabilities) -> dict[str, Any]:
     """Return the statements of figures."""
-    oldest = {} if can.oldest_transaction is None else {"oldest transaction": can.oldest_transaction}
+    oldest = {"oldest transaction": reports.oldest_transaction()} if can.is_server else {}
     return oldest | {
         "lane counts": reports.lane_counts(JOBS),
         "tallies": reports.tallies(JOBS, can),

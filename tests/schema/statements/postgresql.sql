@@ -272,7 +272,7 @@ FROM job
 WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NOT NULL ORDER BY job.finished_at DESC, job.id DESC
  LIMIT %(limit)s::INTEGER) AS anon_2) AS w ORDER BY w.at DESC, w.id DESC
  LIMIT %(limit)s::INTEGER)
- SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, true AS matches, CASE WHEN true THEN CAST(job.last_error AS TEXT) END AS last_error
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, (to_json(first_rows.at) #>> '{}') AS at, true AS matches, CASE WHEN true THEN CAST(job.last_error AS TEXT) END AS last_error
 FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
 
 -- next window of dead letters
@@ -288,7 +288,7 @@ FROM job
 WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NOT NULL AND job.finished_at <= (statement_timestamp() + CAST(%(param_4)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND (job.finished_at, job.id) < (CAST(%(param_5)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(param_6)s::BIGINT) ORDER BY job.finished_at DESC, job.id DESC
  LIMIT %(limit)s::INTEGER) AS anon_2) AS w ORDER BY w.at DESC, w.id DESC
  LIMIT %(limit)s::INTEGER)
- SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, job.type = %(type_1)s::VARCHAR AND (coalesce(job.last_error, %(coalesce_1)s::VARCHAR) ILIKE '%%' || %(coalesce_2)s::VARCHAR || '%%' ESCAPE '/') AS matches, CASE WHEN (job.type = %(type_1)s::VARCHAR AND (coalesce(job.last_error, %(coalesce_1)s::VARCHAR) ILIKE '%%' || %(coalesce_2)s::VARCHAR || '%%' ESCAPE '/')) THEN CAST(job.last_error AS TEXT) END AS last_error
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, (to_json(first_rows.at) #>> '{}') AS at, job.type = %(type_1)s::VARCHAR AND (coalesce(job.last_error, %(coalesce_1)s::VARCHAR) ILIKE '%%' || %(coalesce_2)s::VARCHAR || '%%' ESCAPE '/') AS matches, CASE WHEN (job.type = %(type_1)s::VARCHAR AND (coalesce(job.last_error, %(coalesce_1)s::VARCHAR) ILIKE '%%' || %(coalesce_2)s::VARCHAR || '%%' ESCAPE '/')) THEN CAST(job.last_error AS TEXT) END AS last_error
 FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
 
 -- window of rows ended by hand
@@ -296,7 +296,7 @@ WITH first_rows AS
 (SELECT w.id AS id, w.at AS at
 FROM (SELECT job.id AS id, NULL AS at
 FROM job
-WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NULL AND job.id < %(param_1)s::BIGINT ORDER BY job.id DESC
+WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NULL AND job.id < %(param_1)s::BIGINT ORDER BY job.finished_at DESC, job.id DESC
  LIMIT %(limit)s::INTEGER) AS w ORDER BY w.at DESC, w.id DESC
  LIMIT %(limit)s::INTEGER)
  SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, true AS matches, CASE WHEN true THEN CAST(job.last_error AS TEXT) END AS last_error
@@ -310,7 +310,7 @@ FROM job
 WHERE job.status = 'ready' AND job.queue = %(queue_1)s::VARCHAR AND job.type = %(type_1)s::VARCHAR AND (job.run_at, job.id) > (CAST(%(param_1)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(param_2)s::BIGINT) ORDER BY job.run_at, job.id
  LIMIT %(limit)s::INTEGER) AS w ORDER BY w.at, w.id
  LIMIT %(limit)s::INTEGER)
- SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, true AS matches, CASE WHEN true THEN CAST(job.last_error AS TEXT) END AS last_error
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, (to_json(first_rows.at) #>> '{}') AS at, true AS matches, CASE WHEN true THEN CAST(job.last_error AS TEXT) END AS last_error
 FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first_rows.id;
 
 -- window of running jobs
@@ -420,12 +420,7 @@ WHERE job.id = ANY (array((SELECT given.id
 FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT))));
 
 -- oldest transaction
-SELECT CASE WHEN min(seen.began) IS NULL AND bool_or(seen.kind IS NULL) THEN NULL ELSE
-       coalesce(CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(seen.began)) AS DOUBLE PRECISION), 0) END
-FROM (SELECT CASE WHEN coalesce(backend_xid, backend_xmin) IS NOT NULL THEN xact_start END began, backend_type kind
-      FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-      UNION ALL SELECT prepared, '' FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()) AS seen
-WHERE seen.kind IS DISTINCT FROM 'autovacuum worker';
+SELECT CASE WHEN min(seen.began) IS NULL AND bool_or(seen.kind IS NULL) THEN NULL ELSE coalesce(CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(seen.began)) AS DOUBLE PRECISION), 0) END FROM (SELECT CASE WHEN coalesce(backend_xid, backend_xmin) IS NOT NULL THEN xact_start END AS began, backend_type AS kind FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() UNION ALL SELECT prepared, '' FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()) AS seen WHERE seen.kind IS DISTINCT FROM 'autovacuum worker';
 
 -- lane counts
 WITH RECURSIVE lane(queue, type) AS
@@ -542,26 +537,26 @@ FROM schedule ORDER BY schedule.id
  LIMIT %(cap)s::BIGINT) AS schedule_row GROUP BY schedule_row.state, schedule_row.has_error;
 
 -- finished
-SELECT job.id, CAST(job.finished_at AS TEXT) AS at
+SELECT job.id, (to_json(job.finished_at) #>> '{}') AS at
 FROM job
 WHERE job.status = 'done' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at <= (statement_timestamp() + CAST(-%(age)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND (job.finished_at, job.id) > (CAST(%(after_at)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(after_id)s::BIGINT) ORDER BY job.finished_at, job.id
  LIMIT %(limit)s::INTEGER;
 
 -- finished, locked
-SELECT job.id, CAST(job.finished_at AS TEXT) AS at
+SELECT job.id, (to_json(job.finished_at) #>> '{}') AS at
 FROM job
 WHERE job.status = 'done' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at <= (statement_timestamp() + CAST(-%(age)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND (job.finished_at, job.id) > (CAST(%(after_at)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(after_id)s::BIGINT) ORDER BY job.finished_at, job.id
  LIMIT %(limit)s::INTEGER FOR UPDATE OF job SKIP LOCKED;
 
 -- finished, counted
 SELECT count(*) AS count_1
-FROM (SELECT job.id AS id, CAST(job.finished_at AS TEXT) AS at
+FROM (SELECT job.id AS id, (to_json(job.finished_at) #>> '{}') AS at
 FROM job
 WHERE job.status = 'done' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at <= (statement_timestamp() + CAST(-%(age)s AS DOUBLE PRECISION) * INTERVAL '1 second') ORDER BY job.finished_at, job.id
  LIMIT %(limit)s::INTEGER) AS "some";
 
 -- undated
-SELECT job.id, CAST(job.finished_at AS TEXT) AS at
+SELECT job.id, (to_json(job.finished_at) #>> '{}') AS at
 FROM job
 WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NULL ORDER BY job.finished_at, job.id
  LIMIT %(limit)s::INTEGER;
@@ -581,7 +576,7 @@ DELETE FROM job WHERE job.id = ANY (array((SELECT given.id
 FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) RETURNING job.id;
 
 -- archived
-SELECT archived_job.id, CAST(archived_job.archived_at AS TEXT) AS at
+SELECT archived_job.id, (to_json(archived_job.archived_at) #>> '{}') AS at
 FROM archived_job
 WHERE archived_job.archived_at <= (statement_timestamp() + CAST(-%(age)s AS DOUBLE PRECISION) * INTERVAL '1 second') AND (archived_job.archived_at, archived_job.id) > (CAST(%(after_at)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(after_id)s::BIGINT) ORDER BY archived_job.archived_at, archived_job.id
  LIMIT %(limit)s::INTEGER;

@@ -265,7 +265,7 @@ WITH first_rows AS
 (SELECT w.id AS id, w.at AS at
 FROM (SELECT job.id AS id, NULL AS at
 FROM job
-WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NULL AND job.id < ? ORDER BY job.id DESC
+WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.finished_at IS NULL AND job.id < ? ORDER BY job.finished_at DESC, job.id DESC
  LIMIT ? OFFSET ?) AS w ORDER BY w.at DESC, w.id DESC
  LIMIT ? OFFSET ?)
  SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, CAST(first_rows.at AS TEXT) AS at, 1 = 1 AS matches, CASE WHEN 1 = 1 THEN CAST(job.last_error AS TEXT) END AS last_error
