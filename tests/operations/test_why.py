@@ -197,7 +197,7 @@ def test_backlog_counts_what_a_claim_would_take_before(session: Session) -> None
 
     assert [each.reason for each in told] == ["in_backlog"] * 3
     assert told[0].text.endswith("(60 min ago), and 4 due jobs of its queue go before it")
-    assert "(2 h ago), and 1 due job" in told[1].text
+    assert "(2 h ago), and one job of its queue goes before it" in told[1].text
     assert told[2].text.endswith("and 3 due jobs of its queue go before it")
 
 
