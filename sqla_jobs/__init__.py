@@ -29,7 +29,17 @@ from sqla_jobs.operations.enqueue_many import Enqueued, enqueue_many
 from sqla_jobs.operations.groups import FailureGroup, FailureGroups, failure_groups
 from sqla_jobs.operations.listing import FoundJob, JobDetails, JobFilter, JobPage, find_jobs, show_job
 from sqla_jobs.operations.registry import Handler, Jobs, NewJob
-from sqla_jobs.operations.schedules import Slot, backfill, pause, preview, preview_backfill, resume, trigger
+from sqla_jobs.operations.schedules import (
+    FoundSchedule,
+    Slot,
+    backfill,
+    list_schedules,
+    pause,
+    preview,
+    preview_backfill,
+    resume,
+    trigger,
+)
 from sqla_jobs.operations.stats import LaneStats, RunningStats, ScheduleStats, Stats, stats
 from sqla_jobs.operations.why import Why, why
 from sqla_jobs.rules.events import JobEvent
@@ -56,6 +66,7 @@ __all__ = [
     "FailureGroup",
     "FailureGroups",
     "FoundJob",
+    "FoundSchedule",
     "GiveUp",
     "Handler",
     "InvalidHandler",
@@ -106,6 +117,7 @@ __all__ = [
     "enqueue_many",
     "failure_groups",
     "find_jobs",
+    "list_schedules",
     "pause",
     "preview",
     "preview_backfill",

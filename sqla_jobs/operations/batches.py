@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, scoped_session
 from sqla_jobs.errors import InvalidOption
 from sqla_jobs.operations.dead_letters import CANCEL, DELETE, REQUEUE, Verb, check_attempts, check_reason, moved_of
 from sqla_jobs.operations.enqueue import run_on
-from sqla_jobs.operations.listing import ALL, WINDOW, JobFilter, check_jobs, windows
+from sqla_jobs.operations.listing import ALL, SEARCHED, WINDOW, JobFilter, check_jobs, windows
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.registry import check_number
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 LARGEST_BATCH = 10_000
 
 COUNT_CAP = 10_000
-
-_COUNTED_AT_ONCE = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,7 @@ def count_jobs(session: Any, jobs: Jobs[Any], where: JobFilter = ALL, /, *, cap:
     def count(sync: Session) -> Count:
         sync.flush()
         found = 0
-        for rows in windows(sync, jobs, where, after=None, limit=_COUNTED_AT_ONCE):
+        for rows in windows(sync, jobs, where, after=None, limit=SEARCHED):
             found += len(rows.matching)
             if found >= cap:
                 return Count(cap, is_capped=found > cap or rows.after is not None)

@@ -11,7 +11,7 @@ from sqlalchemy import Row
 from sqlalchemy.orm import Session, scoped_session
 
 from sqla_jobs.operations.enqueue import run_on
-from sqla_jobs.operations.listing import ALL, WINDOW, JobFilter, check_jobs, windows
+from sqla_jobs.operations.listing import ALL, SEARCHED, WINDOW, JobFilter, check_jobs, windows
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.operations.stored import instant
 from sqla_jobs.rules.groups import Failure, failure_in
@@ -83,7 +83,7 @@ def failure_groups(session: Any, jobs: Jobs[Any], where: JobFilter = ALL, /, *, 
         sync.flush()
         found: dict[str, _Group] = {}
         seen = 0
-        for rows in windows(sync, jobs, narrowed, after=None, limit=min(WINDOW, cap) if where.is_plain else WINDOW):
+        for rows in windows(sync, jobs, narrowed, after=None, limit=min(WINDOW, cap) if where.is_plain else SEARCHED):
             for row in rows.matching[: cap - seen]:
                 failure = failure_in(row.last_error or "")
                 found.setdefault(failure.key, _Group(failure, row.id)).add(row)

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 WINDOW = 500
 """Rows that one statement looks at."""
 
+SEARCHED = 2000
+"""The same where most of them may not be what is looked for."""
+
 LONGEST_PAGE = 10_000
 
 LARGEST_ID = 2**63 - 1
@@ -214,7 +217,7 @@ def find_jobs(
         sync.flush()
         found: list[Any] = []
         following = after
-        for rows in windows(sync, jobs, where, after=after, limit=limit if where.is_plain else WINDOW):
+        for rows in windows(sync, jobs, where, after=after, limit=limit if where.is_plain else SEARCHED):
             is_cut = len(found) + len(rows.matching) > limit
             following = rows.behind(rows.matching[limit - len(found) - 1]) if is_cut else rows.after
             found += rows.matching[: limit - len(found)]

@@ -1,4 +1,4 @@
-"""What people do with schedules, in a session of theirs: trigger, pause, resume, preview, backfill.
+"""What people do with schedules, in a session of theirs: list, trigger, pause, resume, preview, backfill.
 
 Each takes a Session or an AsyncSession (then it is awaited), never commits, and takes effect with the transaction.
 """
@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from zoneinfo import ZoneInfo
 
+from sqlalchemy import Row
 from sqlalchemy.orm import Session, scoped_session
 
 from sqla_jobs.errors import InvalidOption, UnknownSchedule
@@ -19,7 +20,7 @@ from sqla_jobs.operations.enqueue import insert, run_on, wake_later
 from sqla_jobs.operations.enqueue_many import insert_keyed, read_keys, tell
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.operations.scheduling import job_columns, slot_row
-from sqla_jobs.operations.stored import parsed
+from sqla_jobs.operations.stored import instant, parsed
 from sqla_jobs.rules.options import check_instant
 from sqla_jobs.rules.registry import check_number, check_text
 from sqla_jobs.rules.schedules import offset_of, slot_key, slots_between, upcoming
@@ -35,6 +36,43 @@ J = TypeVar("J", bound=JobMixin)
 LONGEST_PREVIEW = 10_000
 LONGEST_BACKFILL = 1000
 """Slots in one call."""
+
+
+LONGEST_LIST = 10_000
+"""Schedules in one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSchedule:
+    """A schedule, as its row says.
+
+    :ivar payload: the arguments of its jobs; None also for what is no JSON
+    :ivar offset: how long after its slot a job is due; None: by the name, or not to be read
+    :ivar next_run_at: the next slot; for a row in error, when it is tried again. None: not planned, or not to be read
+    :ivar is_known: whether this registry has a handler for its jobs
+    """
+
+    id: int
+    name: str
+    job_type: str
+    payload: object
+    queue: str | None
+    cron: str
+    timezone: str
+    offset: timedelta | None
+    enabled: bool
+    catch_up: str
+    catch_up_limit: int
+    overlap: str
+    declared_by: str | None
+    retired_at: datetime | None
+    next_run_at: datetime | None
+    last_slot: datetime | None
+    slots_missed: int
+    overlaps_skipped: int
+    last_error: str | None
+    created_at: datetime | None
+    is_known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +98,38 @@ class Slot:
     def run_at(self) -> datetime:
         """When a scheduler has the job due."""
         return self.at + self.offset
+
+
+@overload
+def list_schedules(
+    session: Session | scoped_session[Any], jobs: Jobs[Any], /, *, limit: int = 1000, after: str | None = None
+) -> list[FoundSchedule]: ...
+@overload
+def list_schedules(
+    session: AsyncSession | async_scoped_session[Any],
+    jobs: Jobs[Any],
+    /,
+    *,
+    limit: int = 1000,
+    after: str | None = None,
+) -> Coroutine[Any, Any, list[FoundSchedule]]: ...
+def list_schedules(session: Any, jobs: Jobs[Any], /, *, limit: int = 1000, after: str | None = None) -> Any:
+    """Give up to *limit* schedules by name, those after the name *after*, whoever made them. Reads only.
+
+    :raises InvalidModel: the registry has no schedules
+    """
+    check_number("limit", limit, least=1)
+    if limit > LONGEST_LIST:
+        raise InvalidOption(f"limit is from 1 to {LONGEST_LIST}, and is {limit}")
+
+    def look(sync: Session) -> list[FoundSchedule]:
+        _check_jobs(jobs)
+        table = jobs.schedules
+        parameters = {"limit": limit, "after": after}
+        rows = sync.execute(statements.listed(table), parameters, bind_arguments={"mapper": table.mapper})
+        return [_found_schedule(row, jobs) for row in rows]
+
+    return run_on(session, look)
 
 
 @overload
@@ -212,6 +282,39 @@ class _Schedule:
     cron: str
     timezone: str
     offset: float | None
+
+
+def _found_schedule(row: Row[Any], jobs: Jobs[Any]) -> FoundSchedule:
+    return FoundSchedule(
+        id=row.id,
+        name=row.name,
+        job_type=row.job_type,
+        payload=parsed(row.payload),
+        queue=row.queue,
+        cron=row.cron,
+        timezone=row.timezone,
+        offset=_span(row.offset),
+        enabled=bool(row.enabled),
+        catch_up=row.catch_up,
+        catch_up_limit=row.catch_up_limit,
+        overlap=row.overlap,
+        declared_by=row.declared_by,
+        retired_at=instant(row.retired_at),
+        next_run_at=instant(row.next_run_at),
+        last_slot=instant(row.last_slot),
+        slots_missed=row.slots_missed,
+        overlaps_skipped=row.overlaps_skipped,
+        last_error=row.last_error,
+        created_at=instant(row.created_at),
+        is_known=row.job_type in jobs.handlers.names,
+    )
+
+
+def _span(seconds: Any) -> timedelta | None:
+    try:
+        return None if seconds is None else timedelta(seconds=seconds)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _found(session: Session, jobs: Jobs[Any], name: str) -> _Schedule:

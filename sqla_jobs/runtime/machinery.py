@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import URL, create_engine
 
+from sqla_jobs.errors import ConfigurationError
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.failure import describe, mask
 from sqla_jobs.rules.registry import SessionKind
@@ -247,8 +248,9 @@ class Machinery:
             self._settler.submit(holding, Released())
 
     def _fault(self, part: str, error: BaseException) -> None:
-        text = describe(error, redact=self._jobs.redact)
-        log.critical("the %s of worker %s has failed:\n%s", part, self.settings.locked_by, text)
+        if not isinstance(error, ConfigurationError):  # whose text says it all, and is the worker's fault below
+            text = describe(error, redact=self._jobs.redact)
+            log.critical("the %s of worker %s has failed:\n%s", part, self.settings.locked_by, text)
         self._on_fault(mask(f"its {part} has failed: {type(error).__name__}: {error}"))
 
     def _stuck(self, overdue: list[Holding]) -> None:
