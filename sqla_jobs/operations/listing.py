@@ -32,11 +32,8 @@ from sqla_jobs.status import FINISHED, JobStatus
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 
-WINDOW = 500
-"""Rows that one statement looks at."""
-
-SEARCHED = 2000
-"""The same where most of them may not be what is looked for."""
+WINDOW, SEARCHED = 500, 2000
+"""Rows that one statement looks at; and where most of them may not be what is looked for."""
 
 LONGEST_PAGE = 10_000
 
