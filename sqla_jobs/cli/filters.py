@@ -46,7 +46,7 @@ class DeadFilters:
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given."""
-        return {name: value for name, value in vars(self).items() if value}
+        return {name: value for name, value in vars(self).items() if value is not None and value != []}
 
     def filter(self, default: Iterable[str] | None) -> JobFilter:
         """Give the filter.

@@ -107,11 +107,14 @@ def _brief(job: FoundJob) -> dict[str, Any]:
     return facts_of(job, IN_A_LIST) | {"error": None if job.error is None else masked_text(job.error)}
 
 
+_MASKED: Final = ("payload", "result", "trace", "last_error", "errors", "idempotency_key")
+
+
 def _full(job: JobDetails) -> dict[str, Any]:
     return {
         **_brief(job),
         **facts_of(job, _IN_FULL),
-        **{name: masked(getattr(job, name)) for name in ("payload", "result", "trace", "last_error", "errors")},
+        **{name: masked(getattr(job, name)) for name in _MASKED},
     }
 
 
@@ -153,7 +156,7 @@ def _sheet(job: JobDetails) -> Page:
         ("status", job.status),
         ("attempts", f"{job.attempts} of {job.max_attempts}"),
         *((name, clock(at)) for name in _TIMES if (at := getattr(job, name)) is not None),
-        *((name, str(value)) for name in _NUMBERS if (value := getattr(job, name))),
+        *((name, masked_text(str(value))) for name in _NUMBERS if (value := getattr(job, name))),
         ("payload", _json(job.payload)),
         *([("result", _json(job.result))] if job.result is not None else []),
         *([("trace", _json(job.trace))] if job.trace is not None else []),

@@ -27,6 +27,7 @@ _PANEL: Final = "Limits, for probes: exit code 1 if one is exceeded"
 
 _FIGURES: Final = (
     *("at", "oldest_ready", "due", "later", "unknown", "running", "lanes_left_out", "attempts", "expired_last_hour"),
+    "leases_over",
     *("failed", "dead", "oldest_transaction", "cap", "capped"),
 )
 
@@ -56,7 +57,9 @@ class Limits:
     )
     max_expired: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Leases that ran out in the last hour.", rich_help_panel=_PANEL),
+        typer.Option(
+            min=0, metavar="N", help="Leases that ran out: in the last hour, or not given back.", rich_help_panel=_PANEL
+        ),
     ] = None
     max_schedules_in_error: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Schedules that can't fire.", rich_help_panel=_PANEL)
@@ -74,19 +77,24 @@ class Limits:
 
     def exceeded(self, found: Stats) -> Iterator[tuple[str, str]]:
         """Give the name of each that is exceeded, and how."""
-        if self.max_age is not None and (age := found.oldest_ready) is not None and age > self.max_age:
+        if self.max_age is not None and (age := oldest_known(found)) is not None and age > self.max_age:
             yield "max_age", f"oldest due job: {ago(age)}, over {ago(self.max_age)}"
         in_error = 0 if found.schedules is None else found.schedules.in_error
         for name, number, what in (
             ("max_due", found.due, "due jobs"),
             ("max_dead", sum(found.dead.values()), "dead jobs"),
             ("max_failed", sum(found.failed.values()), "failed jobs"),
-            ("max_expired", found.expired_last_hour, "leases expired in the last hour"),
+            ("max_expired", found.expired_last_hour + found.leases_over, "leases that ran out"),
             ("max_schedules_in_error", in_error, "schedules in error"),
         ):
             limit: int | None = getattr(self, name)
             if limit is not None and number > limit:
                 yield name, f"{what}: {number:,}, over {limit:,}"
+
+
+def oldest_known(found: Stats) -> timedelta | None:
+    """Tell how long the oldest due job waits that this app can run."""
+    return max((lane.oldest for lane in found.lanes if lane.is_known and lane.oldest is not None), default=None)
 
 
 def status(
@@ -171,7 +179,7 @@ def _summary(found: Stats) -> Iterator[tuple[str, str]]:
     def number(name: str, value: int) -> str:
         return counted(value, is_capped=name in found.capped)
 
-    yield "oldest due", ago(found.oldest_ready)
+    yield "oldest due", ago(oldest_known(found))
     for name in ("due", "later", "running"):
         yield name, number(name, getattr(found, name))
     if found.unknown:
@@ -180,7 +188,8 @@ def _summary(found: Stats) -> Iterator[tuple[str, str]]:
         by_type: dict[str, int] = getattr(found, name)
         types = ", ".join(f"{type_} {count:,}" for type_, count in sorted(by_type.items(), key=lambda each: -each[1]))
         yield name, number(name, sum(by_type.values())) + (f" ({types})" if types else "")
-    yield "leases expired", f"{number('expired_last_hour', found.expired_last_hour)} in the last hour"
+    over = f", {number('leases_over', found.leases_over)} that no worker has given back" if found.leases_over else ""
+    yield "leases expired", f"{number('expired_last_hour', found.expired_last_hour)} in the last hour{over}"
     if found.attempts:
         begun = ", ".join(f"{attempts}: {count:,}" for attempts, count in sorted(found.attempts.items()))
         yield "attempts begun", begun + (" of those looked at" if "attempts" in found.capped else "")

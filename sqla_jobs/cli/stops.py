@@ -17,7 +17,7 @@ from sqla_jobs.errors import (
 )
 from sqla_jobs.rules.failure import describe
 from sqla_jobs.rules.masking import masked_text
-from sqla_jobs.schema.trouble import is_missing_column, is_missing_table
+from sqla_jobs.schema.trouble import is_missing_column, is_missing_table, is_refused
 
 NO: Final = 1
 """The answer is no, or something was found."""
@@ -79,6 +79,8 @@ def stop_for(error: Exception, database: str) -> Stop:
             return answered_no(str(error))
         case IntegrityError():
             return answered_no(f"the database refuses the row: {cause(error)}")
+        case DBAPIError() if error.orig is not None and is_refused(error.orig):
+            return answered_no(f"the role that the app connects as may not do that: {cause(error)} (docs/security.md)")
         case SQLAlchemyError() | OSError():
             return Stop(database_trouble(error, database), code=DATABASE)
         case _:

@@ -38,7 +38,8 @@ class Batch:
     """What one call has done.
 
     :ivar changed: rows that were moved
-    :ivar skipped: rows that the filter names, and that were not: locked by somebody, or of another status
+    :ivar skipped: rows that the filter names, and that were not: locked by somebody, of another status by now, or
+        referred to by rows of yours
     :ivar after: where the next call goes on; None when all has been seen
     """
 
@@ -159,8 +160,9 @@ def delete_batch(
 ) -> Any:
     """Look at the next *limit* done, failed and dead jobs, and delete those that *where* names; pass over locked ones.
 
+    Those that rows of yours refer to stay, and count as skipped.
+
     :raises InvalidOption: the filter names a status that is not deleted, or a number is out of range
-    :raises sqlalchemy.exc.IntegrityError: rows of yours refer to a job
     """
     return _by_filter(session, jobs, DELETE, where, {}, after=after, limit=limit)
 
@@ -214,7 +216,9 @@ def _by_filter(
         for rows in windows(sync, jobs, narrowed, after=after, limit=limit, most=limit):
             ids += [row.id for row in rows.matching]
             following = rows.after
-        moved = moved_of(sync, jobs, verb, ids, more, skip_locked=True) if ids else set[int]()
+        # In the statuses of the filter, not of the verb: a row may have gone on since it was looked at.
+        statuses = narrowed.statuses
+        moved = moved_of(sync, jobs, verb, ids, more, statuses=statuses, skip_locked=True) if ids else set[int]()
         return Batch(len(moved), len(ids) - len(moved), following)
 
     return run_on(session, move)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from sqlalchemy import Row
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.orm.util import identity_key
 from sqlalchemy.sql.base import Executable
@@ -134,8 +136,9 @@ def delete_jobs(
 def delete_jobs(session: Any, jobs: Jobs[Any], ids: int | Iterable[int], /) -> Any:
     """Delete done, failed and dead jobs; it frees their keys. Answers for each id in turn.
 
+    One that rows of yours refer to stays, and is answered.
+
     :raises InvalidOption: an id is none
-    :raises sqlalchemy.exc.IntegrityError: rows of yours refer to a job
     """
     return _by_id(session, jobs, DELETE, ids, {})
 
@@ -166,7 +169,9 @@ def _by_id(session: Any, jobs: Jobs[Any], verb: Verb, ids: object, more: dict[st
         moved: set[int] = set()
         unique = sorted(set(wanted))
         for start in range(0, len(unique), WINDOW):
-            moved |= moved_of(sync, jobs, verb, unique[start : start + WINDOW], more, skip_locked=False)
+            ids = unique[start : start + WINDOW]
+            statuses = tuple(sorted(verb.statuses))
+            moved |= moved_of(sync, jobs, verb, ids, more, statuses=statuses, skip_locked=False)
         left = [each for each in unique if each not in moved]
         found = _statuses(sync, jobs, jobs.table, left)
         archived = {} if jobs.archive is None else _statuses(sync, jobs, jobs.archive, left)
@@ -176,12 +181,19 @@ def _by_id(session: Any, jobs: Jobs[Any], verb: Verb, ids: object, more: dict[st
 
 
 def moved_of(
-    session: Session, jobs: Jobs[Any], verb: Verb, ids: Sequence[int], more: dict[str, Any], *, skip_locked: bool
+    session: Session,
+    jobs: Jobs[Any],
+    verb: Verb,
+    ids: Sequence[int],
+    more: dict[str, Any],
+    *,
+    statuses: tuple[JobStatus, ...],
+    skip_locked: bool,
 ) -> set[int]:
-    """Move the rows of *ids* that can be moved, and give theirs."""
-    statement = verb.statement(jobs.table, capabilities_of(session, jobs), skip_locked=skip_locked)
-    parameters = more | {"rows": as_rows([{"id": each} for each in ids])}
-    rows = session.execute(statement, parameters, bind_arguments={"mapper": jobs.table.mapper}).all()
+    """Move the rows of *ids* that are in these statuses by now, and give theirs."""
+    can = capabilities_of(session, jobs)
+    statement = verb.statement(jobs.table, can, statuses=statuses, skip_locked=skip_locked)
+    rows = _executed(session, jobs, statement, ids, more)
     if verb.becomes is JobStatus.READY and rows:
         tell(session, jobs, {row.queue for row in rows})
     moved = {row.id for row in rows}
@@ -191,6 +203,22 @@ def moved_of(
         if known is not None:
             session.expire(known)
     return moved
+
+
+def _executed(
+    session: Session, jobs: Jobs[Any], statement: Executable, ids: Sequence[int], more: dict[str, Any]
+) -> list[Row[Any]]:
+    """Execute it for *ids*; where rows of the app's refer to some of them, for the others."""
+    parameters = more | {"rows": as_rows([{"id": each} for each in ids])}
+    try:
+        with session.begin_nested():
+            return [*session.execute(statement, parameters, bind_arguments={"mapper": jobs.table.mapper})]
+    except IntegrityError:
+        if len(ids) == 1:
+            return []
+    middle = len(ids) // 2
+    halves = (ids[:middle], ids[middle:])
+    return [row for half in halves for row in _executed(session, jobs, statement, half, more)]
 
 
 def _statuses(session: Session, jobs: Jobs[Any], table: MappedTable, ids: Sequence[int]) -> dict[int, str]:
@@ -207,10 +235,13 @@ def _answer(job_id: int, verb: Verb, moved: set[int], found: dict[int, str], arc
         return Answer(
             job_id, is_changed=True, status=verb.becomes and verb.becomes.value, text=f"job {job_id} is {verb.past}"
         )
+    if job_id in found and found[job_id] in verb.statuses:
+        text = f"job {job_id} is {found[job_id]}, and is not {verb.past}: rows of yours refer to it"
+        return Answer(job_id, is_changed=False, status=found[job_id], text=text)
     if job_id in found:
         text = f"job {job_id} is {found[job_id]}, and is not {verb.past}: {verb.advice}"
         return Answer(job_id, is_changed=False, status=found[job_id], text=text)
     if job_id in archived:
-        text = f"job {job_id} ({archived[job_id]}) is in the archive, and is not {verb.past}: enqueue it anew"
+        text = f"job {job_id} ({archived[job_id]}) is in the archive, and is not {verb.past}"
         return Answer(job_id, is_changed=False, status=archived[job_id], text=text)
     return Answer(job_id, is_changed=False, status=None, text=f"there is no job {job_id}")

@@ -85,7 +85,7 @@ def failure_groups(session: Any, jobs: Jobs[Any], where: JobFilter = ALL, /, *, 
         seen = 0
         for rows in windows(sync, jobs, narrowed, after=None, limit=min(WINDOW, cap) if where.is_plain else SEARCHED):
             for row in rows.matching[: cap - seen]:
-                failure = failure_in(row.last_error or "")
+                failure = failure_in(row.last_error or "", row.type)
                 found.setdefault(failure.key, _Group(failure, row.id)).add(row)
             seen += len(rows.matching)
             if seen >= cap and (seen > cap or rows.after is not None):

@@ -21,7 +21,7 @@ from sqla_jobs.errors import InvalidOption, UnknownJob
 from sqla_jobs.operations.enqueue import run_on
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.operations.stored import instant, parsed
-from sqla_jobs.rules.failure import clip, headline
+from sqla_jobs.rules.failure import headline, start_of
 from sqla_jobs.rules.groups import failure_in
 from sqla_jobs.rules.registry import check_duration, check_number, check_text
 from sqla_jobs.schema import listing as statements
@@ -335,7 +335,7 @@ def _stretches(session: Session, jobs: Jobs[Any], where: JobFilter) -> list[Stre
 
 
 def _is_of_group(row: Row[Any], where: JobFilter) -> bool:
-    return where.group is None or failure_in(row.last_error or "").key == where.group
+    return where.group is None or failure_in(row.last_error or "", row.type).key == where.group
 
 
 def _token(stretch: Stretch, at: str | None = None, id_: int | None = None) -> str:
@@ -371,7 +371,7 @@ def _facts(jobs: Jobs[Any], row: Row[Any]) -> dict[str, Any]:
         "finished_at": instant(row.finished_at),
         "locked_by": row.locked_by,
         "locked_until": instant(row.locked_until),
-        "error": clip(headline(row.last_error), _LINE_BYTES) if row.last_error else None,
+        "error": start_of(headline(row.last_error), _LINE_BYTES) if row.last_error else None,
         "is_known": row.type in jobs.handlers.names,
     }
 

@@ -21,7 +21,7 @@ from sqla_jobs.operations.enqueue import capabilities_of
 from sqla_jobs.operations.enqueue_many import NewRow, by_attribute, insert_keyed, notify
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.operations.stored import instant, parsed
-from sqla_jobs.rules.failure import clip, reason
+from sqla_jobs.rules.failure import reason, start_of
 from sqla_jobs.rules.schedules import Declaration, Move, ScheduleRow, broken, decide, slot_key, unserved
 from sqla_jobs.schema import schedules as statements
 from sqla_jobs.schema.dialects import Capabilities, as_rows
@@ -204,7 +204,7 @@ def _said(jobs: Jobs[Any], error: Exception) -> str:
     """Give the first line of an error: those below may show the row."""
     if _is_locked(error):
         return "another transaction has its row locked"
-    return clip(reason(error, redact=jobs.redact).partition("\n")[0], ERROR_BYTES)
+    return start_of(reason(error, redact=jobs.redact).partition("\n")[0], ERROR_BYTES)
 
 
 def retire(session: Session, jobs: Jobs[Any]) -> list[str]:

@@ -109,7 +109,8 @@ class Stats:
     :ivar lanes: at most 1,000, by queue and type; see `lanes_left_out`
     :ivar attempts: how many unfinished jobs have begun so many attempts: of the running ones, and of the oldest ready
         ones of each lane
-    :ivar expired_last_hour: jobs in the table whose lease ran out in the last hour
+    :ivar expired_last_hour: jobs in the table whose lease a worker has found run out, in the last hour
+    :ivar leases_over: running jobs whose lease is over, and that no worker has given back yet
     :ivar failed: by type, of the newest *cap*; likewise `dead`
     :ivar oldest_running: of the first *cap* running jobs
     :ivar schedules: None if the registry has none
@@ -125,6 +126,7 @@ class Stats:
     lanes_left_out: bool
     attempts: dict[int, int]
     expired_last_hour: int
+    leases_over: int
     failed: dict[str, int]
     dead: dict[str, int]
     oldest_running: RunningStats | None
@@ -218,6 +220,7 @@ def _read(session: Session, jobs: Jobs[Any], cap: int) -> Stats:
         lanes_left_out=len(lanes) > MOST_LANES,
         attempts=tally.attempts,
         expired_last_hour=tally.expired,
+        leases_over=oldest.over,
         failed=tally.failed,
         dead=tally.dead,
         oldest_running=_running(oldest),
@@ -248,7 +251,7 @@ class _Tally:
 
 _FIGURES = {
     "ready": ("attempts",),
-    "running": ("running", "attempts", "oldest_running"),
+    "running": ("running", "attempts", "oldest_running", "leases_over"),
     "failed": ("failed",),
     "dead": ("dead",),
     "expired": ("expired_last_hour",),

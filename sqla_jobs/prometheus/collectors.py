@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,9 @@ MAX_AGE: Final = timedelta(seconds=10)
 
 WITHIN: Final = timedelta(seconds=5)
 """Half of the time that Prometheus gives a scrape, unless told otherwise."""
+
+
+log = logging.getLogger("sqla_jobs.prometheus")
 
 
 class JobsCollector(Collector):
@@ -117,11 +121,22 @@ class _Merged(Collector):
     def _merge(self, method: str) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
         for collector in self._collectors:
-            for family in getattr(collector, method)():
+            for family in _given(collector, method):
                 first = families.setdefault(family.name, family)
                 if first is not family:
                     _add(family, first)
         return iter(families.values())
+
+
+def _given(collector: Collector, method: str) -> list[Metric]:
+    try:
+        return [*getattr(collector, method, list)()]
+    except Exception:
+        if isinstance(collector, JobsCollector | WorkerCollector):
+            raise
+        # One of the app's that is broken takes nothing else off the page.
+        log.debug("collector %r of the app raises, and is left out", collector, exc_info=True)
+        return []
 
 
 def _add(family: Metric, first: Metric) -> None:

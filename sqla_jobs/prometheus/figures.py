@@ -193,9 +193,16 @@ TABLE: Final[tuple[Figure[Stats], ...]] = (
     Figure(
         "sqla_jobs_expired_last_hour",
         "gauge",
-        "Jobs whose lease ran out in the last hour: their worker vanished.",
+        "Jobs that a worker has found with a lease run out, in the last hour: theirs vanished.",
         (),
         lambda stats: _one(stats.expired_last_hour),
+    ),
+    Figure(
+        "sqla_jobs_leases_over",
+        "gauge",
+        "Running jobs whose lease is over and that no worker has given back.",
+        (),
+        lambda stats: _one(stats.leases_over),
     ),
     Figure("sqla_jobs_schedules", "gauge", "Schedules.", ("state",), _schedules),
     Figure(

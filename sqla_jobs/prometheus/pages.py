@@ -42,7 +42,8 @@ def serve(worker: Worker, port: int, host: str = "127.0.0.1") -> Server:
 
     `/metrics` has the worker's figures, those of its job table, and whatever the app keeps in prometheus_client's
     default registry. `/healthz` says 200 while the worker is healthy; `/readyz` 200 if also its heartbeat is younger
-    than a lease and the database answers within two seconds. Else they say 503, and why.
+    than a lease, it does not drain, and the database answers for the job table within two seconds. Else they say 503,
+    and why.
 
     :param port: 0 for any that is free; see `Server.port`
     :param host: the address to serve on; "0.0.0.0" or "::" for all. There is no password on it
@@ -147,8 +148,11 @@ def _unreadiness(worker: Worker) -> str | None:
         return f"worker {worker.name} has had no heartbeat yet"
     if age > lease:
         return f"worker {worker.name}: the last heartbeat got through {age} ago, and a lease is {lease}"
+    if worker.is_draining:
+        return f"worker {worker.name} drains: it claims no more"
     if not worker.can_reach_database(DATABASE_WITHIN):
-        return f"worker {worker.name}: the database does not answer within {DATABASE_WITHIN.total_seconds():g} s"
+        seconds = f"{DATABASE_WITHIN.total_seconds():g} s"
+        return f"worker {worker.name}: the database does not answer within {seconds}, or lacks the job table"
     return None
 
 

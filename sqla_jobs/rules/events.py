@@ -22,7 +22,7 @@ class JobEvent:
         (given back at shutdown), `interrupted` (the database failed; refunded), `lease_lost` (somebody else has the
         job; nothing was written), `lease_expired` (told by the reaper, beside `retried` or `dead`)
     :ivar ms: how long the handler ran, or None where it did not run here
-    :ivar error: the stored error text
+    :ivar error: the stored error text; of a `lease_lost`, how long the heartbeat was silent, if it was
     """
 
     name: EventName

@@ -12,6 +12,9 @@ FRAMES = 12
 
 INSTALLED_FRAMES = 5
 
+MESSAGE_BYTES = 2048
+"""Of what an error says: SQLAlchemy's has the whole statement in it."""
+
 LONGEST_STACK = 200
 """Frames that are looked at: a recursion has thousands."""
 
@@ -20,7 +23,7 @@ _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|[\\/]lib[\\/]python\d
 _ADVERTS = ("(Background on this error at: ", "[SQL parameters hidden due to hide_parameters=True]")
 """SQLAlchemy ends its messages with these; a reader looks there for the error."""
 
-_PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
+_PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)(?!\d+/)[^\s'\"]+@")
 
 
 def describe(error: BaseException, *, redact: Callable[[str], str] | None = None) -> str:
@@ -79,13 +82,26 @@ def reason(error: BaseException, *, redact: Callable[[str], str] | None = None) 
 
 
 def _kept(text: str, error: BaseException, redact: Callable[[str], str] | None) -> str:
-    text = storable(mask(text))
+    text = _shortened(storable(mask(text)))
     if redact is None:
         return text
     try:
         return storable(redact(text))
     except BaseException as broken:  # noqa: BLE001  # the app's own function; its failure must show nothing
         return f"{type(error).__name__} (its text is withheld: the redact function raised {type(broken).__name__})"
+
+
+def _shortened(text: str) -> str:
+    """Take out the middle of a long message: the frames before it, and its first words, say most."""
+    lines = text.splitlines()
+    number = _message_at(lines_of(text))
+    message = "\n".join(lines[number:])
+    raw = message.encode("utf-8", "backslashreplace")
+    if len(raw) <= MESSAGE_BYTES:
+        return text
+    half = MESSAGE_BYTES // 2
+    ends = (raw[:half].decode("utf-8", "ignore"), raw[-half:].decode("utf-8", "ignore"))
+    return "\n".join([*lines[:number], " […] ".join(ends)])
 
 
 def mask(text: str) -> str:
@@ -96,6 +112,12 @@ def mask(text: str) -> str:
 def storable(text: str) -> str:
     """Replace what a text column cannot hold: NUL and lone surrogates."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def start_of(line: str, limit: int) -> str:
+    """Keep the start of a line, at most *limit* bytes of UTF-8: it names the error."""
+    raw, mark = line.encode("utf-8", "backslashreplace"), " […]"
+    return line if len(raw) <= limit else raw[: limit - len(mark.encode())].decode("utf-8", "ignore") + mark
 
 
 def clip(text: str, limit: int) -> str:
@@ -125,9 +147,17 @@ def lines_of(text: str) -> list[str]:
 def headline(text: str) -> str:
     """Give the line that names the error: the first after the last frame; where there is no traceback, the first."""
     lines = lines_of(text)
+    after = [line for line in lines[_message_at(lines) :] if line.strip()]
+    return after[0].strip() if after else ""
+
+
+def _message_at(lines: list[str]) -> int:
+    """Find the message: the first line after the last frame that is not indented, as a frame's own lines are."""
     last_frame = next((number for number in range(len(lines) - 1, -1, -1) if FRAME.match(lines[number])), -1)
-    after = [line for line in lines[last_frame + 1 :] if line.strip()]
-    return next((line for line in after if not line[0].isspace()), after[0].strip() if after else "")
+    behind = range(last_frame + 1, len(lines))
+    return next(
+        (number for number in behind if lines[number].strip() and not lines[number][0].isspace()), last_frame + 1
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

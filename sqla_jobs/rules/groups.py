@@ -22,23 +22,27 @@ class Failure:
 
     :ivar error: the exception's class as the traceback names it; for other texts the text, its numbers left out
     :ivar place: `file.py:123 in function`, the innermost frame that is no installed package's; None without a traceback
+    :ivar type: the job's where there is no place: one `GiveUp` has nothing to do with another handler's
     """
 
     error: str
     place: str | None
+    type: str | None = None
 
     @property
     def key(self) -> str:
         """Name it in eight letters, the same on every host and in every process."""
-        text = f"{self.error}\n{self.place or ''}"
+        text = "\n".join([self.error, self.place or "", *([self.type] if self.type else [])])
         return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
 
 
-def failure_in(text: str) -> Failure:
-    """Read an error text, as a row has it."""
+def failure_in(text: str, type_: str | None = None) -> Failure:
+    """Read an error text, as the row of a job of that type has it."""
     line = headline(text)
     named = _CLASS.match(line)
-    return Failure(named[0] if named else clip(_VARIABLE.sub("#", line), _LONGEST), _place(text))
+    place = _place(text)
+    error = named[0] if named else clip(_VARIABLE.sub("#", line), _LONGEST)
+    return Failure(error, place, None if place else type_)
 
 
 def _place(text: str) -> str | None:

@@ -28,10 +28,15 @@ _NAMED_SO: Final = (
     r"authorization|credential|cookie)[\w.-]{0,40}"
 )
 
-_ASSIGNED: Final = re.compile(rf"(?i)(\b{_NAMED_SO}=)(\"[^\"]*\"|'[^']*'|[^\s&;,'\")\]}}]+)")
+_VALUE: Final = (
+    r"(?:\w{0,20}\()?[bru]{0,2}"  # b'…', SecretStr('…')
+    r"(?:\\\"[^\"]{0,4000}\"|\"(?:[^\"\\]|\\.){0,4000}\"|'(?:[^'\\]|\\.){0,4000}'|[^\s&;,'\")\]}]+)"
+)
+
+_ASSIGNED: Final = re.compile(rf"(?i)(\b{_NAMED_SO}\s{{0,3}}=\s{{0,3}}){_VALUE}")
 """`password=…`, as in connection strings, in the query of a URL, and in the arguments of a call."""
 
-_QUOTED: Final = re.compile(rf"(?i)((['\"]){_NAMED_SO}\2\s{{0,9}}:\s{{0,9}})(\"[^\"]*\"|'[^']*'|[^\s,}}\]]+)")
+_QUOTED: Final = re.compile(rf"(?i)(\\?(['\"]){_NAMED_SO}\\?\2\s{{0,9}}[:,]\s{{0,9}}){_VALUE}")
 """`'password': '…'`, as in a dict or in JSON."""
 
 _BEARER: Final = re.compile(r"(?i)\b((?:bearer|basic)\s)(?=[^\s\d]{0,80}\d)[\w.~+/=-]{8,}")

@@ -20,7 +20,7 @@ from sqla_jobs.operations import archive
 from sqla_jobs.operations.archive import Place, RowsKept, Step, Work
 from sqla_jobs.operations.batches import Batch
 from sqla_jobs.operations.registry import Jobs
-from sqla_jobs.rules.failure import clip, reason
+from sqla_jobs.rules.failure import reason, start_of
 from sqla_jobs.rules.retention import LARGEST_BATCH, Retention, limit_after_failure, next_limit
 from sqla_jobs.runtime.connections import Connector
 from sqla_jobs.schema.trouble import is_lock_timeout, is_missing_column, is_missing_table, is_outage
@@ -231,7 +231,7 @@ def _is_of_statements(error: Exception) -> bool:
 
 def _said(jobs: Jobs[Any], error: Exception) -> str:
     """Give the first line of an error: those below may show the row."""
-    return clip(reason(error, redact=jobs.redact).partition("\n")[0], LINE_BYTES)
+    return start_of(reason(error, redact=jobs.redact).partition("\n")[0], LINE_BYTES)
 
 
 def _past(jobs: Jobs[Any], step: Step) -> str:

@@ -95,6 +95,11 @@ class Connector:
         # Where we begin ourselves, the app's own `begin` listener (SQLAlchemy documents one for SQLite) would, too.
         return cls(_without_events(engine), opening, part=part, isolation="AUTOCOMMIT")
 
+    @property
+    def bounded(self) -> Executable | None:
+        """What bounds a transaction: for `run`."""
+        return self._can.bounded
+
     def set_up(self) -> None:
         """Connect, and see that the dialect knows its server."""
         self._connected(_initialize)

@@ -149,7 +149,9 @@ class Dispatcher:
         return len(claimed)
 
     def _held(self, lease: Lease, sent: float) -> Holding:
-        return Holding(lease, self._jobs.handlers.find(lease.type), sent + self._lease.total_seconds())
+        holding = Holding(lease, self._jobs.handlers.find(lease.type), sent + self._lease.total_seconds())
+        holding.renewed = sent
+        return holding
 
     def _is_due(self) -> bool:
         """Look for the next due time; give whether it has come."""

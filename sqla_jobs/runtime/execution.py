@@ -218,7 +218,7 @@ class Execution:
 
     def _tell_lost(self, holding: Holding) -> None:
         if self._holdings.tell_once(holding):
-            self._reporter.tell("lease_lost", holding.lease, holding.ms)
+            self._reporter.tell("lease_lost", holding.lease, holding.ms, holding.silence)
 
     def _outcome(self, holding: Holding, error: BaseException) -> Outcome:
         try:

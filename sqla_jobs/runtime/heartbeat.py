@@ -48,11 +48,12 @@ class Heartbeat:
         """Extend the leases of *held* to *lease* from now, and mark those that somebody else has."""
         sent = time.monotonic()
         renewal = self._connector.run(
-            lambda session: leases.renew(session, self._jobs.table, [holding.lease for holding in held], lease=lease)
+            lambda session: leases.renew(session, self._jobs.table, [holding.lease for holding in held], lease=lease),
+            bounded=self._connector.bounded,
         )
         for holding in held:
             if holding.key in renewal.renewed:
-                holding.leased_until = sent + lease.total_seconds()
+                holding.renewed, holding.leased_until = sent, sent + lease.total_seconds()
             elif holding.key in renewal.lost:
                 self._lost(holding)
         return renewal
@@ -61,4 +62,4 @@ class Heartbeat:
         # A row that its own settle has just changed looks lost, too. That settle finds out by itself.
         if not holding.is_settling and self._holdings.tell_once(holding):
             holding.is_lost = True
-            self._reporter.tell("lease_lost", holding.lease, holding.ms)
+            self._reporter.tell("lease_lost", holding.lease, holding.ms, holding.silence)

@@ -21,6 +21,7 @@ class Holding:
     """One claimed job in this process. Times are of the monotonic clock.
 
     :ivar leased_until: by this clock; the database decides, this only tells the handler
+    :ivar renewed: when the claim, or the latest beat that got through, was sent
     :ivar overdue_at: when its time-out ends, once it runs
     :ivar task: the asyncio task of an async handler
     :ivar is_settling: its end is being written: only that write can say whether the lease was lost
@@ -44,6 +45,7 @@ class Holding:
         "lease",
         "leased_until",
         "overdue_at",
+        "renewed",
         "spec",
         "started",
         "task",
@@ -54,7 +56,7 @@ class Holding:
         self.lease = lease
         self.spec = spec
         self.leased_until = leased_until
-        self.held_since = time.monotonic()
+        self.held_since = self.renewed = time.monotonic()
         self.started: float | None = None
         self.ended: float | None = None
         self.overdue_at: float | None = None
@@ -84,6 +86,12 @@ class Holding:
     def is_cancelled(self) -> bool:
         """Whether the handler had better stop."""
         return self.is_lost or self.is_overdue or self.is_stopping or time.monotonic() > self.leased_until
+
+    @property
+    def silence(self) -> str | None:
+        """Why its lease ran out, as far as this process can tell; None if it did not, by this clock."""
+        now = time.monotonic()
+        return f"its heartbeat was silent for {now - self.renewed:.1f} s" if now > self.leased_until else None
 
     @property
     def ms(self) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.events import EventName, JobEvent
-from sqla_jobs.rules.failure import clip, describe, headline
+from sqla_jobs.rules.failure import describe, headline, start_of
 from sqla_jobs.rules.lease import Lease
 from sqla_jobs.rules.settlement import Settlement
 from sqla_jobs.runtime.counters import Tally
@@ -79,6 +79,6 @@ def _write(level: int, name: str, lease: Lease, ms: float | None, error: str | N
     if ms is not None:
         parts.append(f"{ms:.1f} ms")
     if error is not None:
-        parts.append(clip(headline(error), _LINE_BYTES))
+        parts.append(start_of(headline(error), _LINE_BYTES))
     extra = {"job_id": lease.id, "job_type": lease.type, "job_event": name, "attempt": lease.attempt, "ms": ms}
     log.log(level, "%s", ", ".join(parts), extra=extra)

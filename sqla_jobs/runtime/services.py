@@ -9,8 +9,10 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
+
+from sqlalchemy.exc import DBAPIError
 
 from sqla_jobs.errors import UnknownHandler
 from sqla_jobs.operations import leases
@@ -21,6 +23,8 @@ from sqla_jobs.rules.retry import Backoff
 from sqla_jobs.rules.settlement import DEFAULT_BACKOFF, Settlement, Vanished, decide
 from sqla_jobs.runtime.connections import Connector, is_database_trouble
 from sqla_jobs.runtime.reporting import Reporter
+from sqla_jobs.schema.statements import current_time
+from sqla_jobs.schema.trouble import is_missing_table
 
 log = logging.getLogger("sqla_jobs.worker")
 
@@ -30,6 +34,9 @@ PARTS_NOTICE = 5.0
 """Seconds, beyond a beat, in which all parts of a worker have noticed an outage."""
 
 REAP_LIMIT = 100
+
+LATENESS = 1.0
+"""Seconds that a busy machine may come late, beyond two beats, before a reaper takes it for a leap of time."""
 
 NEVER = 10.0**6
 """Seconds; only a ring ends such a wait."""
@@ -77,11 +84,7 @@ class Outage:
             self.count += is_first
             failures = self._failures[part] = self._failures.get(part, 0) + 1
         if is_first:
-            log.warning(
-                "the database does not serve the %s: %s; trying again. If it lasts: is it up, and has it the tables?",
-                part,
-                _first_line(error),
-            )
+            log.warning("the database does not serve the %s: %s; %s", part, _first_line(error), _advice(error))
         else:
             log.debug("the database does not serve the %s: %s", part, _first_line(error))
         return min(self._longest_wait, OUTAGE_BACKOFF.delay(failures, random.random()).total_seconds())
@@ -96,6 +99,12 @@ class Outage:
         if is_over:
             log.info("the database is back")
         return True
+
+
+def _advice(error: BaseException) -> str:
+    if isinstance(error, DBAPIError) and error.orig is not None and is_missing_table(error.orig):
+        return "waiting for its tables: alembic upgrade head, after alembic revision --autogenerate if none has them"
+    return "trying again. If it lasts: is it up, and has it the tables?"
 
 
 def _first_line(error: BaseException) -> str:
@@ -183,9 +192,12 @@ class Reaper:
         self._reporter = reporter
         self._beat = beat.total_seconds()
         self._is_warned_off = True
+        self._seen: datetime | None = None
 
     def tick(self) -> float:
-        """Reap what has expired; at the first tick, and after an outage, first let live workers renew."""
+        """Reap what has expired; at the start, after an outage or a leap of time, let live workers renew first."""
+        if self._has_leapt():
+            return self._beat
         if self._is_warned_off:
             # With locks, as a reap has them: a server that is read-only serves nobody's heartbeat yet.
             self._connector.run(lambda session: leases.expired(session, self._jobs.table, limit=1))
@@ -200,10 +212,24 @@ class Reaper:
             raise
         return self._beat * (0.9 + 0.2 * random.random())
 
+    def _has_leapt(self) -> bool:
+        """Tell whether far more time has passed than between two looks, by the clock that leases run out by.
+
+        Then the server's clock was set, or the server or this host stood still: heartbeats did not get through, either.
+        """
+        now = self._connector.read(lambda session: session.scalars(current_time(self._jobs.table)).one())
+        before, self._seen = self._seen, now
+        if before is None or now - before < timedelta(seconds=2 * self._beat + LATENESS):
+            return False
+        # Once: a machine on which all comes late has to reap, too.
+        self._seen = None
+        return True
+
     def reap(self) -> int:
         """Reap one batch now; give how many."""
         settlements = self._connector.run(
-            lambda session: leases.reap(session, self._jobs.table, self.judge, limit=REAP_LIMIT)
+            lambda session: leases.reap(session, self._jobs.table, self.judge, limit=REAP_LIMIT),
+            bounded=self._connector.bounded,
         )
         for settlement in settlements:
             self._reporter.settled(settlement, None)

@@ -168,7 +168,7 @@ class Settler:
             self._reporter.tell("done", settlement.lease, holding.ms)
         else:
             holding.is_lost = True
-            self._reporter.tell("lease_lost", settlement.lease, holding.ms)
+            self._reporter.tell("lease_lost", settlement.lease, holding.ms, holding.silence)
 
 
 def _write(

@@ -33,7 +33,6 @@ from sqla_jobs.runtime.machinery import Machinery, Settings
 from sqla_jobs.runtime.probe import Probe
 from sqla_jobs.runtime.sessions import Sessions
 from sqla_jobs.runtime.signals import Signals
-from sqla_jobs.schema.statements import current_time
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -152,6 +151,11 @@ class Worker:
         return self._fault
 
     @property
+    def is_draining(self) -> bool:
+        """Whether it claims no more, since it is to stop."""
+        return self._machinery is not None and self._machinery.dispatcher.is_draining
+
+    @property
     def lease(self) -> timedelta:
         """How long a claim holds without a heartbeat."""
         return self._settings.lease
@@ -183,7 +187,7 @@ class Worker:
         return None if last_beat is None else timedelta(seconds=time.monotonic() - last_beat)
 
     def can_reach_database(self, within: timedelta) -> bool:
-        """Ask the database now, on a new connection, and give whether it answers within that time.
+        """Ask for the job table now, on a new connection, and give whether the database answers within that time.
 
         Also before the start. While an earlier question is under way, it waits for that answer.
         """
@@ -345,7 +349,7 @@ class Worker:
     def _ask(self) -> None:
         connector, table = self.new_connector(), self.jobs.table
         try:
-            connector.read(lambda session: session.execute(current_time(table)).all())
+            connector.read(lambda session: session.execute(table.probe, bind_arguments={"mapper": table.mapper}).all())
         finally:
             connector.close()
 

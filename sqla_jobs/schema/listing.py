@@ -233,7 +233,7 @@ _IDS: dict[str, Any] = {"id": BigInteger()}
 
 
 def _held(
-    jobs: JobTable, can: Capabilities, statuses: list[JobStatus], *, skip_locked: bool, key_share: bool = True
+    jobs: JobTable, can: Capabilities, statuses: tuple[JobStatus, ...], *, skip_locked: bool, key_share: bool = True
 ) -> Any:
     """The given rows that are in these statuses, locked. Index: the primary key. Parameter: rows."""
     given = can.given(_IDS)
@@ -245,9 +245,9 @@ def _held(
 
 
 @lru_cache(maxsize=64)
-def requeue(jobs: JobTable, can: Capabilities, *, skip_locked: bool) -> Executable:
+def requeue(jobs: JobTable, can: Capabilities, *, statuses: tuple[JobStatus, ...], skip_locked: bool) -> Executable:
     """Make dead letters ready again, from now on; gives ids and queues. Parameters: rows, new_max_attempts."""
-    c, held = jobs.table.c, _held(jobs, can, [JobStatus.FAILED, JobStatus.DEAD], skip_locked=skip_locked)
+    c, held = jobs.table.c, _held(jobs, can, statuses, skip_locked=skip_locked)
     return (
         update(jobs.table)
         .where(can.among(c.id, select(held.c.id)))
@@ -267,9 +267,9 @@ def requeue(jobs: JobTable, can: Capabilities, *, skip_locked: bool) -> Executab
 
 
 @lru_cache(maxsize=64)
-def cancel(jobs: JobTable, can: Capabilities, *, skip_locked: bool) -> Executable:
+def cancel(jobs: JobTable, can: Capabilities, *, statuses: tuple[JobStatus, ...], skip_locked: bool) -> Executable:
     """End ready and running jobs; gives ids. Whoever runs one finds its fence broken. Parameters: rows, reason."""
-    c, held = jobs.table.c, _held(jobs, can, [JobStatus.READY, JobStatus.RUNNING], skip_locked=skip_locked)
+    c, held = jobs.table.c, _held(jobs, can, statuses, skip_locked=skip_locked)
     return (
         update(jobs.table)
         .where(can.among(c.id, select(held.c.id)))
@@ -284,9 +284,9 @@ def cancel(jobs: JobTable, can: Capabilities, *, skip_locked: bool) -> Executabl
 
 
 @lru_cache(maxsize=64)
-def remove(jobs: JobTable, can: Capabilities, *, skip_locked: bool) -> Executable:
+def remove(jobs: JobTable, can: Capabilities, *, statuses: tuple[JobStatus, ...], skip_locked: bool) -> Executable:
     """Delete finished jobs; gives ids. Parameter: rows."""
-    c, held = jobs.table.c, _held(jobs, can, sorted(FINISHED), skip_locked=skip_locked, key_share=False)
+    c, held = jobs.table.c, _held(jobs, can, statuses, skip_locked=skip_locked, key_share=False)
     gone = delete(jobs.table).where(can.among(c.id, select(held.c.id)))
     return cast("Executable", gone.returning(c.id, c.queue))
 

@@ -171,7 +171,7 @@ def _tally(part: str, rows: Select[Any], most: ColumnElement[int]) -> Any:
 def oldest_running(jobs: JobTable) -> Executable:
     """Tell the time, and of the first `cap` running rows the one that was claimed first; its id is NULL if none runs.
 
-    Index: `running`.
+    And how many of these rows have a lease that is over. Index: `running`.
     """
     c = jobs.table.c
     rows = (
@@ -179,15 +179,17 @@ def oldest_running(jobs: JobTable) -> Executable:
             c.id,
             *(cast_to(c[name], Text()).label(name) for name in ("type", "queue", "locked_by")),
             *(epoch(c[name]).label(name) for name in ("started_at", "locked_until")),
+            func.coalesce(c.locked_until <= jobs.now, true()).label("is_over"),
         )
         .where(c.status == RUNNING)
         .order_by(c.locked_by, c.id)
     )
-    first = _first(rows, _UP_TO_CAP).subquery("running_row")
+    first = _first(rows, _UP_TO_CAP).cte("running_row")
     oldest = select(first).order_by(nulls_last(first.c.started_at), first.c.id).limit(_ONE).subquery("oldest")
+    over = select(func.count()).select_from(first).where(first.c.is_over).scalar_subquery().label("over")
     clock = select(epoch(jobs.now).label("now")).subquery("clock")
     age = (clock.c.now - oldest.c.started_at).label("age")
-    return select(clock.c.now, age, *oldest.c).select_from(clock.outerjoin(oldest, true()))
+    return select(clock.c.now, over, age, *oldest.c).select_from(clock.outerjoin(oldest, true()))
 
 
 _DOUBLE: TypeEngine[float] = Double()

@@ -65,24 +65,28 @@ def _fence(jobs: JobTable, given: FromClause) -> ColumnElement[bool]:
 
 
 def lanes(jobs: JobTable) -> CTE:
-    """The (queue, type) pairs that have ready rows, served ones or not: a loose scan, one descent of `ready` a pair."""
+    """The (queue, type) pairs that have ready rows, served ones or not: a loose scan, one descent of `ready` a pair.
+
+    Each with the `run_at` of its oldest row: whoever looks for rows begins there. Before it there may be thousands of
+    index entries whose rows are done, and that vacuum must keep while somebody's old transaction is open.
+    """
     row, lane_row = jobs.table.alias("next_row"), jobs.table.alias("lane_row")
     c = row.c
 
     def first_of(*conditions: ColumnElement[bool]) -> Any:
         # One, and not a parameter, which would hide from a generic plan that it is one.
-        rows = select(c.id).where(c.status == READY, *conditions).order_by(c.queue, c.type)
+        rows = select(c.id).where(c.status == READY, *conditions).order_by(c.queue, c.type, c.run_at)
         return rows.limit(literal_column("1"))
 
     # By a condition that is always true: else SQLite, analyzed, may read the table.
-    first = first_of(c.queue >= literal_column("''")).with_only_columns(c.queue, c.type).subquery("first")
-    lane = select(first.c.queue, first.c.type).cte("lane", recursive=True)
+    first = first_of(c.queue >= literal_column("''")).with_only_columns(c.queue, c.type, c.run_at).subquery("first")
+    lane = select(first.c.queue, first.c.type, first.c.run_at).cte("lane", recursive=True)
     # Two scalars of one row each, and not a row with LIMIT: a recursive term may have no ORDER BY of its own. Two, and
     # not pairs that are compared: SQLite would step over all rows of the lane.
     in_queue = first_of(c.queue == lane.c.queue, c.type > lane.c.type).correlate(lane).scalar_subquery()
     next_id = func.coalesce(in_queue, first_of(c.queue > lane.c.queue).correlate(lane).scalar_subquery())
     following = lane.join(lane_row, lane_row.c.id == next_id)
-    return lane.union_all(select(lane_row.c.queue, lane_row.c.type).select_from(following))
+    return lane.union_all(select(lane_row.c.queue, lane_row.c.type, lane_row.c.run_at).select_from(following))
 
 
 def _served(lane: FromClause, *, every_queue: bool) -> ColumnElement[bool]:
@@ -146,6 +150,7 @@ def _due(jobs: JobTable, table: FromClause, lane: FromClause) -> Any:
             table.c.status == READY,
             table.c.queue == lane.c.queue,
             table.c.type == lane.c.type,
+            table.c.run_at >= lane.c.run_at,
             table.c.run_at <= jobs.now,
         )
         .order_by(table.c.run_at, table.c.id)
@@ -159,7 +164,7 @@ def _taken_by_locking(jobs: JobTable, *, every_queue: bool) -> SelectBase:
     limit: Any = bindparam("limit", type_=Integer())
     oldest = _due(jobs, jobs.table.alias("candidate"), lane).limit(limit).lateral("oldest")
     head = (
-        select(lane.c.queue, lane.c.type)
+        select(lane.c.queue, lane.c.type, lane.c.run_at)
         .select_from(lane.join(oldest, literal_column("true")))
         .where(_served(lane, every_queue=every_queue))
         .order_by(oldest.c.run_at, oldest.c.id)
@@ -167,7 +172,9 @@ def _taken_by_locking(jobs: JobTable, *, every_queue: bool) -> SelectBase:
         .cte("head")
     )
     share = (
-        select(head.c.queue, head.c.type, func.count().label("wanted")).group_by(head.c.queue, head.c.type).cte("share")
+        select(head.c.queue, head.c.type, head.c.run_at, func.count().label("wanted"))
+        .group_by(head.c.queue, head.c.type, head.c.run_at)
+        .cte("share")
     )
     first = _locked(_due(jobs, jobs.table.alias("held"), share), share, share.c.wanted).limit(limit).cte("first")
     first = first.prefix_with("MATERIALIZED")
@@ -210,19 +217,10 @@ def _taken_exclusively(jobs: JobTable, *, every_queue: bool) -> SelectBase:
 def next_due(jobs: JobTable, *, every_queue: bool) -> Executable:
     """Give the seconds from now until the first ready row is due; negative for how late it is, NULL if there is none.
 
-    Index: `ready`, two descents for each lane. Parameters: types, queues.
+    Index: `ready`, one descent for each lane. Parameters: types, queues.
     """
     lane = lanes(jobs)
-    row = jobs.table.alias("first_due")
-    first = (
-        select(row.c.run_at)
-        .where(row.c.status == READY, row.c.queue == lane.c.queue, row.c.type == lane.c.type)
-        .order_by(row.c.run_at)
-        .limit(1)
-        .correlate(lane)
-        .scalar_subquery()
-    )
-    due = select(first.label("run_at")).where(_served(lane, every_queue=every_queue)).subquery("due")
+    due: Any = select(lane.c.run_at).where(_served(lane, every_queue=every_queue)).subquery("due")
     return select(epoch(func.min(due.c.run_at)) - epoch(jobs.now))
 
 

@@ -17,6 +17,8 @@ _MISSING_TABLE_STATE = "42P01"
 
 _LOCK_TIMEOUT_STATE = "55P03"
 
+_REFUSED_STATE = "42501"
+
 
 def is_outage(error: BaseException) -> bool:
     """Tell whether a driver's error says that the database, and not the statement, is the trouble."""
@@ -29,6 +31,11 @@ def is_outage(error: BaseException) -> bool:
 def is_missing_column(error: BaseException) -> bool:
     """Tell whether a table lacks a column that a statement names; a missing table is another thing."""
     return _state(error) == _MISSING_COLUMN_STATE or "no such column" in str(error)
+
+
+def is_refused(error: BaseException) -> bool:
+    """Tell whether the role may not do that: a right is missing, or row security is against it."""
+    return _state(error) == _REFUSED_STATE
 
 
 def is_missing_table(error: BaseException) -> bool:

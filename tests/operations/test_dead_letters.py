@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import ForeignKey, MetaData, String, func, select, text
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sqla_jobs.errors import InvalidOption
@@ -112,7 +111,7 @@ def test_job_is_moved_from_its_statuses_and_answered_in_the_others(scene: Scene,
             )
     assert answers[5] == Answer(404, is_changed=False, status=None, text="there is no job 404")
     assert (answers[6].is_changed, answers[6].status) == (False, "done")
-    assert answers[6].text == f"job 9999 (done) is in the archive, and is not {past}: enqueue it anew"
+    assert answers[6].text == f"job 9999 (done) is in the archive, and is not {past}"
     for status, job_id in ids.items():
         if verb == "delete" and status in moved:
             assert job_id not in scene.statuses()
@@ -236,18 +235,21 @@ def test_reason_is_bounded(scene: Scene) -> None:
 
 @pytest.mark.parametrize("form", ["by id", "batch"])
 def test_job_that_rows_of_the_app_refer_to_is_not_deleted(scene: Scene, form: str) -> None:
-    """The app's foreign key raises as in any delete of its own, and neither that job nor another is lost."""
+    """The app's foreign key keeps that job, which is told, and no other: the rest of the batch is deleted."""
     ids = [scene.add("done") for _ in range(2)]
     with scene.transaction() as session:
         session.add(Note(job_id=ids[1]))
 
-    with pytest.raises(IntegrityError), scene.transaction() as session:
+    with scene.transaction() as session:
         if form == "by id":
-            delete_jobs(session, jobs, ids)
+            answers = delete_jobs(session, jobs, ids)
+            assert [answer.is_changed for answer in answers] == [True, False]
+            assert answers[1].text == f"job {ids[1]} is done, and is not deleted: rows of yours refer to it"
         else:
-            delete_batch(session, jobs, JobFilter())
+            batch = delete_batch(session, jobs, JobFilter())
+            assert (batch.changed, batch.skipped) == (1, 1)
 
-    assert list(scene.statuses()) == ids
+    assert list(scene.statuses()) == ids[1:]
 
 
 @pytest.mark.parametrize("app_engine", ["postgresql"], indirect=True)

@@ -108,7 +108,9 @@ def test_filter_says_which_failures_are_grouped(session: Session) -> None:
     add(session, "done", HOUR, last_error="TypeError: no JSON")
     add(session, "dead", 9 * HOUR, last_error="RuntimeError")
 
-    assert told(failure_groups(session, jobs)) == [("OSError", None, 2), ("RuntimeError", None, 1)]
+    # Without a place, those of another type are a group of their own.
+    found = sorted(error for error, _, _ in told(failure_groups(session, jobs)))
+    assert found == ["OSError", "OSError", "RuntimeError"]
     for where, groups in {
         JobFilter(status="ready"): [("KeyError", None, 1)],
         JobFilter(type="mail"): [("OSError", None, 1)],

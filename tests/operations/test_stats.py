@@ -92,6 +92,7 @@ def test_empty_tables_have_zero_everywhere(session: Session) -> None:
         lanes_left_out=False,
         attempts={},
         expired_last_hour=0,
+        leases_over=0,
         failed={},
         dead={},
         oldest_running=None,
@@ -206,6 +207,17 @@ def test_leases_expired_in_the_last_hour_are_counted(session: Session) -> None:
     assert stats(session, jobs).expired_last_hour == 3
 
 
+def test_leases_that_nobody_has_given_back_are_counted(session: Session) -> None:
+    """A running job counts from the end of its lease on, also where the row names none, until a reaper comes."""
+    add(session, status="running", locked_until=MINUTE)
+    add(session, status="running", locked_until=-MINUTE)
+    add(session, status="running")
+
+    found = stats(session, jobs)
+
+    assert (found.leases_over, found.running, found.expired_last_hour) == (2, 3, 0)
+
+
 def test_failed_and_dead_are_counted_by_type(session: Session) -> None:
     """Each status by itself, of known types and others, also where somebody has left `finished_at` empty."""
     add(session, 2, status="failed", finished_at=HOUR)
@@ -268,7 +280,7 @@ def test_counts_stop_at_the_cap_and_say_so(session: Session) -> None:
         "expired_last_hour": {"status": "done", "last_lease_expired_at": MINUTE},
     }
     # What is made of the same rows is reached with it.
-    alongside = {"running": ["attempts", "oldest_running"]} | {
+    alongside = {"running": ["attempts", "oldest_running", "leases_over"]} | {
         name: ["attempts"] for name in ("due", "later", "unknown")
     }
     for figure, columns in reaching.items():

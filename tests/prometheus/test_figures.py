@@ -22,6 +22,7 @@ NOTHING = Stats(
     lanes_left_out=False,
     attempts={},
     expired_last_hour=0,
+    leases_over=0,
     failed={},
     dead={},
     oldest_running=None,
@@ -55,6 +56,7 @@ def test_what_is_not_known_is_absent() -> None:
     assert [family.name for family in page.families if family.samples] == [
         "sqla_jobs_unfinished",
         "sqla_jobs_expired_last_hour",
+        "sqla_jobs_leases_over",
     ]
 
 

@@ -116,6 +116,7 @@ def said_of_schedules(can: Capabilities) -> dict[str, Any]:
 
 def said_by_people(can: Capabilities) -> dict[str, Any]:
     """Return the statements of those who look at jobs and move them by hand."""
+    letters = (JobStatus.DEAD, JobStatus.FAILED)
     dead = Stretch((JobStatus.FAILED, JobStatus.DEAD), "finished_at")
     undated = Stretch((JobStatus.DEAD,), "finished_at", is_empty=True)
     lane = Stretch((JobStatus.READY,), "run_at", queue="mail", type="send")
@@ -131,10 +132,10 @@ def said_by_people(can: Capabilities) -> dict[str, Any]:
         "details": listing.details(JOBS),
         "details of an archived job": listing.details(ARCHIVE),
         "jobs ahead": listing.ahead(JOBS),
-        "requeue": listing.requeue(JOBS, can, skip_locked=False),
-        "requeue a batch": listing.requeue(JOBS, can, skip_locked=True),
-        "cancel": listing.cancel(JOBS, can, skip_locked=False),
-        "remove": listing.remove(JOBS, can, skip_locked=False),
+        "requeue": listing.requeue(JOBS, can, statuses=letters, skip_locked=False),
+        "requeue a batch": listing.requeue(JOBS, can, statuses=letters[:1], skip_locked=True),
+        "cancel": listing.cancel(JOBS, can, statuses=(JobStatus.READY,), skip_locked=False),
+        "remove": listing.remove(JOBS, can, statuses=letters, skip_locked=False),
         "statuses": listing.statuses_of(JOBS, can),
     }
 

@@ -128,13 +128,25 @@ def given(status: str) -> dict[str, Any]:
     return {"rows": as_rows([{"id": job_id} for job_id in (*range(first, first + LIMIT), 10**9)])}
 
 
+LETTERS = (JobStatus.DEAD, JobStatus.FAILED)
+
+OPEN = (JobStatus.READY, JobStatus.RUNNING)
+
+ENDED = (JobStatus.DEAD, JobStatus.DONE, JobStatus.FAILED)
+
 MOVES: dict[str, tuple[Executable, dict[str, Any]]] = {
-    "requeue": (listing.requeue(JOBS, CAN, skip_locked=False), given("dead") | {"new_max_attempts": None}),
-    "requeue a batch": (listing.requeue(JOBS, CAN, skip_locked=True), given("failed") | {"new_max_attempts": 3}),
-    "cancel": (listing.cancel(JOBS, CAN, skip_locked=False), given("running") | {"reason": "x"}),
-    "cancel a batch": (listing.cancel(JOBS, CAN, skip_locked=True), given("ready") | {"reason": "x"}),
-    "delete": (listing.remove(JOBS, CAN, skip_locked=False), given("done")),
-    "delete a batch": (listing.remove(JOBS, CAN, skip_locked=True), given("dead")),
+    "requeue": (
+        listing.requeue(JOBS, CAN, statuses=LETTERS, skip_locked=False),
+        given("dead") | {"new_max_attempts": None},
+    ),
+    "requeue a batch": (
+        listing.requeue(JOBS, CAN, statuses=LETTERS, skip_locked=True),
+        given("failed") | {"new_max_attempts": 3},
+    ),
+    "cancel": (listing.cancel(JOBS, CAN, statuses=OPEN, skip_locked=False), given("running") | {"reason": "x"}),
+    "cancel a batch": (listing.cancel(JOBS, CAN, statuses=OPEN, skip_locked=True), given("ready") | {"reason": "x"}),
+    "delete": (listing.remove(JOBS, CAN, statuses=ENDED, skip_locked=False), given("done")),
+    "delete a batch": (listing.remove(JOBS, CAN, statuses=ENDED, skip_locked=True), given("dead")),
     "statuses": (listing.statuses_of(JOBS, CAN), given("done")),
 }
 

@@ -1,40 +1,40 @@
 -- claim
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1))),
 head AS
-(SELECT lane.queue AS queue, lane.type AS type
+(SELECT lane.queue AS queue, lane.type AS type, lane.run_at AS run_at
 FROM lane JOIN LATERAL (SELECT candidate.id AS id, candidate.run_at AS run_at
 FROM job AS candidate
-WHERE candidate.status = 'ready' AND candidate.queue = lane.queue AND candidate.type = lane.type AND candidate.run_at <= statement_timestamp() ORDER BY candidate.run_at, candidate.id
+WHERE candidate.status = 'ready' AND candidate.queue = lane.queue AND candidate.type = lane.type AND candidate.run_at >= lane.run_at AND candidate.run_at <= statement_timestamp() ORDER BY candidate.run_at, candidate.id
  LIMIT %(limit)s::INTEGER) AS oldest ON true
 WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues]) ORDER BY oldest.run_at, oldest.id
  LIMIT %(limit)s::INTEGER),
 share AS
-(SELECT head.queue AS queue, head.type AS type, count(*) AS wanted
-FROM head GROUP BY head.queue, head.type),
+(SELECT head.queue AS queue, head.type AS type, head.run_at AS run_at, count(*) AS wanted
+FROM head GROUP BY head.queue, head.type, head.run_at),
 first AS MATERIALIZED
 (SELECT anon_1.id AS id
 FROM share JOIN LATERAL (SELECT held.id AS id, held.run_at AS run_at
 FROM job AS held
-WHERE held.status = 'ready' AND held.queue = share.queue AND held.type = share.type AND held.run_at <= statement_timestamp() ORDER BY held.run_at, held.id
+WHERE held.status = 'ready' AND held.queue = share.queue AND held.type = share.type AND held.run_at >= share.run_at AND held.run_at <= statement_timestamp() ORDER BY held.run_at, held.id
  LIMIT share.wanted FOR NO KEY UPDATE SKIP LOCKED) AS anon_1 ON true
  LIMIT %(limit)s::INTEGER),
 rest AS MATERIALIZED
 (SELECT anon_2.id AS id
 FROM lane JOIN LATERAL (SELECT other.id AS id, other.run_at AS run_at
 FROM job AS other
-WHERE other.status = 'ready' AND other.queue = lane.queue AND other.type = lane.type AND other.run_at <= statement_timestamp() AND other.id != ALL (array((SELECT first.id
+WHERE other.status = 'ready' AND other.queue = lane.queue AND other.type = lane.type AND other.run_at >= lane.run_at AND other.run_at <= statement_timestamp() AND other.id != ALL (array((SELECT first.id
 FROM first))) ORDER BY other.run_at, other.id
  LIMIT %(limit)s::INTEGER - (SELECT count(*) AS count_1
 FROM first) FOR NO KEY UPDATE SKIP LOCKED) AS anon_2 ON true
@@ -43,45 +43,45 @@ WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_que
 FROM first))
  UPDATE job SET status='running', attempts=(job.attempts + %(attempts_1)s::INTEGER), claims=(job.claims + %(claims_1)s::INTEGER), locked_by=%(locked_by)s::VARCHAR, locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second'), started_at=statement_timestamp() WHERE job.id = ANY (array((SELECT first.id
 FROM first UNION ALL SELECT rest.id
-FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END AS anon_3;
+FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, concat(CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END, set_config('idle_in_transaction_session_timeout', '5s', true)) AS anon_3;
 
 -- claim from every queue
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1))),
 head AS
-(SELECT lane.queue AS queue, lane.type AS type
+(SELECT lane.queue AS queue, lane.type AS type, lane.run_at AS run_at
 FROM lane JOIN LATERAL (SELECT candidate.id AS id, candidate.run_at AS run_at
 FROM job AS candidate
-WHERE candidate.status = 'ready' AND candidate.queue = lane.queue AND candidate.type = lane.type AND candidate.run_at <= statement_timestamp() ORDER BY candidate.run_at, candidate.id
+WHERE candidate.status = 'ready' AND candidate.queue = lane.queue AND candidate.type = lane.type AND candidate.run_at >= lane.run_at AND candidate.run_at <= statement_timestamp() ORDER BY candidate.run_at, candidate.id
  LIMIT %(limit)s::INTEGER) AS oldest ON true
 WHERE lane.type IN (__[POSTCOMPILE_types]) ORDER BY oldest.run_at, oldest.id
  LIMIT %(limit)s::INTEGER),
 share AS
-(SELECT head.queue AS queue, head.type AS type, count(*) AS wanted
-FROM head GROUP BY head.queue, head.type),
+(SELECT head.queue AS queue, head.type AS type, head.run_at AS run_at, count(*) AS wanted
+FROM head GROUP BY head.queue, head.type, head.run_at),
 first AS MATERIALIZED
 (SELECT anon_1.id AS id
 FROM share JOIN LATERAL (SELECT held.id AS id, held.run_at AS run_at
 FROM job AS held
-WHERE held.status = 'ready' AND held.queue = share.queue AND held.type = share.type AND held.run_at <= statement_timestamp() ORDER BY held.run_at, held.id
+WHERE held.status = 'ready' AND held.queue = share.queue AND held.type = share.type AND held.run_at >= share.run_at AND held.run_at <= statement_timestamp() ORDER BY held.run_at, held.id
  LIMIT share.wanted FOR NO KEY UPDATE SKIP LOCKED) AS anon_1 ON true
  LIMIT %(limit)s::INTEGER),
 rest AS MATERIALIZED
 (SELECT anon_2.id AS id
 FROM lane JOIN LATERAL (SELECT other.id AS id, other.run_at AS run_at
 FROM job AS other
-WHERE other.status = 'ready' AND other.queue = lane.queue AND other.type = lane.type AND other.run_at <= statement_timestamp() AND other.id != ALL (array((SELECT first.id
+WHERE other.status = 'ready' AND other.queue = lane.queue AND other.type = lane.type AND other.run_at >= lane.run_at AND other.run_at <= statement_timestamp() AND other.id != ALL (array((SELECT first.id
 FROM first))) ORDER BY other.run_at, other.id
  LIMIT %(limit)s::INTEGER - (SELECT count(*) AS count_1
 FROM first) FOR NO KEY UPDATE SKIP LOCKED) AS anon_2 ON true
@@ -90,27 +90,24 @@ WHERE lane.type IN (__[POSTCOMPILE_types])
 FROM first))
  UPDATE job SET status='running', attempts=(job.attempts + %(attempts_1)s::INTEGER), claims=(job.claims + %(claims_1)s::INTEGER), locked_by=%(locked_by)s::VARCHAR, locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second'), started_at=statement_timestamp() WHERE job.id = ANY (array((SELECT first.id
 FROM first UNION ALL SELECT rest.id
-FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END AS anon_3;
+FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, concat(CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END, set_config('idle_in_transaction_session_timeout', '5s', true)) AS anon_3;
 
 -- next due
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1)))
  SELECT CAST(EXTRACT(EPOCH FROM min(due.run_at)) AS DOUBLE PRECISION) - CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS anon_1
-FROM (SELECT (SELECT first_due.run_at
-FROM job AS first_due
-WHERE first_due.status = 'ready' AND first_due.queue = lane.queue AND first_due.type = lane.type ORDER BY first_due.run_at
- LIMIT %(param_1)s::INTEGER) AS run_at
+FROM (SELECT lane.run_at AS run_at
 FROM lane
 WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])) AS due;
 
@@ -325,18 +322,18 @@ WHERE job.status = 'running' AND job.locked_by IS NOT NULL AND (job.locked_by, j
 FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first_rows.id;
 
 -- lanes
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1)))
  SELECT lane.queue, lane.type
 FROM lane ORDER BY lane.queue, lane.type;
@@ -352,18 +349,18 @@ FROM archived_job
 WHERE archived_job.id = %(of_id)s::BIGINT;
 
 -- jobs ahead
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1)))
  SELECT lane.type, (SELECT count(*) AS count_1
 FROM (SELECT earlier.id AS id
@@ -382,7 +379,7 @@ WITH held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('failed', 'dead') ORDER BY job.id FOR NO KEY UPDATE OF job)
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('dead', 'failed') ORDER BY job.id FOR NO KEY UPDATE OF job)
  UPDATE job SET status='ready', run_at=statement_timestamp(), attempts=%(attempts)s::INTEGER, max_attempts=coalesce(%(new_max_attempts)s::INTEGER, job.max_attempts), refunds=%(refunds)s::INTEGER, locked_by=NULL, locked_until=NULL, finished_at=NULL WHERE job.id = ANY (array((SELECT held.id
 FROM held))) RETURNING job.id, job.queue;
 
@@ -391,7 +388,7 @@ WITH held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('failed', 'dead') ORDER BY job.id FOR NO KEY UPDATE OF job SKIP LOCKED)
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('dead') ORDER BY job.id FOR NO KEY UPDATE OF job SKIP LOCKED)
  UPDATE job SET status='ready', run_at=statement_timestamp(), attempts=%(attempts)s::INTEGER, max_attempts=coalesce(%(new_max_attempts)s::INTEGER, job.max_attempts), refunds=%(refunds)s::INTEGER, locked_by=NULL, locked_until=NULL, finished_at=NULL WHERE job.id = ANY (array((SELECT held.id
 FROM held))) RETURNING job.id, job.queue;
 
@@ -400,7 +397,7 @@ WITH held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('ready', 'running') ORDER BY job.id FOR NO KEY UPDATE OF job)
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('ready') ORDER BY job.id FOR NO KEY UPDATE OF job)
  UPDATE job SET status=%(status)s::VARCHAR, locked_until=NULL, last_error=%(reason)s::VARCHAR, finished_at=statement_timestamp() WHERE job.id = ANY (array((SELECT held.id
 FROM held))) RETURNING job.id, job.queue;
 
@@ -409,7 +406,7 @@ WITH held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('dead', 'done', 'failed') ORDER BY job.id FOR UPDATE OF job)
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('dead', 'failed') ORDER BY job.id FOR UPDATE OF job)
  DELETE FROM job WHERE job.id = ANY (array((SELECT held.id
 FROM held))) RETURNING job.id, job.queue;
 
@@ -423,18 +420,18 @@ FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT))));
 SELECT CASE WHEN min(seen.began) IS NULL AND bool_or(seen.kind IS NULL) THEN NULL ELSE coalesce(CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(seen.began)) AS DOUBLE PRECISION), 0) END FROM (SELECT CASE WHEN coalesce(backend_xid, backend_xmin) IS NOT NULL THEN xact_start END AS began, backend_type AS kind FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() UNION ALL SELECT prepared, '' FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()) AS seen WHERE seen.kind IS DISTINCT FROM 'autovacuum worker';
 
 -- lane counts
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1))),
 some_lane AS
 (SELECT lane.queue AS queue, lane.type AS type
@@ -465,18 +462,18 @@ FROM some_lane) + %(param_3)s::BIGINT END AS most
 FROM some_lane;
 
 -- tallies
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1))),
 some_lane AS
 (SELECT lane.queue AS queue, lane.type AS type
@@ -520,14 +517,18 @@ WHERE job.last_lease_expired_at IS NOT NULL AND job.last_lease_expired_at > (sta
  LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS expired_rows GROUP BY expired_rows.queue, expired_rows.type, expired_rows.attempts;
 
 -- oldest running
-SELECT clock.now, clock.now - oldest.started_at AS age, oldest.id, oldest.type, oldest.queue, oldest.locked_by, oldest.started_at, oldest.locked_until
-FROM (SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS now) AS clock LEFT OUTER JOIN (SELECT running_row.id AS id, running_row.type AS type, running_row.queue AS queue, running_row.locked_by AS locked_by, running_row.started_at AS started_at, running_row.locked_until AS locked_until
-FROM (SELECT first_rows.id AS id, first_rows.type AS type, first_rows.queue AS queue, first_rows.locked_by AS locked_by, first_rows.started_at AS started_at, first_rows.locked_until AS locked_until
-FROM (SELECT job.id AS id, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until
+WITH running_row AS
+(SELECT first_rows.id AS id, first_rows.type AS type, first_rows.queue AS queue, first_rows.locked_by AS locked_by, first_rows.started_at AS started_at, first_rows.locked_until AS locked_until, first_rows.is_over AS is_over
+FROM (SELECT job.id AS id, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, coalesce(job.locked_until <= statement_timestamp(), true) AS is_over
 FROM job
 WHERE job.status = 'running' ORDER BY job.locked_by, job.id
  LIMIT %(cap)s::BIGINT) AS first_rows
- LIMIT (SELECT %(cap)s::BIGINT AS anon_1)) AS running_row ORDER BY running_row.started_at NULLS LAST, running_row.id
+ LIMIT (SELECT %(cap)s::BIGINT AS anon_1))
+ SELECT clock.now, (SELECT count(*) AS count_1
+FROM running_row
+WHERE running_row.is_over) AS "over", clock.now - oldest.started_at AS age, oldest.id, oldest.type, oldest.queue, oldest.locked_by, oldest.started_at, oldest.locked_until, oldest.is_over
+FROM (SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS now) AS clock LEFT OUTER JOIN (SELECT running_row.id AS id, running_row.type AS type, running_row.queue AS queue, running_row.locked_by AS locked_by, running_row.started_at AS started_at, running_row.locked_until AS locked_until, running_row.is_over AS is_over
+FROM running_row ORDER BY running_row.started_at NULLS LAST, running_row.id
  LIMIT 1) AS oldest ON true;
 
 -- schedule counts

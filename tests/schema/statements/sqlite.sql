@@ -1,68 +1,65 @@
 -- claim
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?)))
  UPDATE job SET status='running', attempts=(job.attempts + ?), claims=(job.claims + ?), locked_by=?, locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)), started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT oldest.id
 FROM (SELECT candidate.id AS id
 FROM lane JOIN job AS candidate ON candidate.id IN (SELECT due.id
 FROM job AS due
-WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
+WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at >= lane.run_at AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
  LIMIT ? OFFSET ?)
 WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues]) ORDER BY candidate.run_at, candidate.id
  LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, round((julianday(run_at) - 2440587.5) * 86400.0, 3) AS due, NULL AS anon_1;
 
 -- claim from every queue
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?)))
  UPDATE job SET status='running', attempts=(job.attempts + ?), claims=(job.claims + ?), locked_by=?, locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)), started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT oldest.id
 FROM (SELECT candidate.id AS id
 FROM lane JOIN job AS candidate ON candidate.id IN (SELECT due.id
 FROM job AS due
-WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
+WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at >= lane.run_at AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
  LIMIT ? OFFSET ?)
 WHERE lane.type IN (__[POSTCOMPILE_types]) ORDER BY candidate.run_at, candidate.id
  LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, round((julianday(run_at) - 2440587.5) * 86400.0, 3) AS due, NULL AS anon_1;
 
 -- next due
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?)))
  SELECT round((julianday(min(due.run_at)) - 2440587.5) * 86400.0, 3) - round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS anon_1
-FROM (SELECT (SELECT first_due.run_at
-FROM job AS first_due
-WHERE first_due.status = 'ready' AND first_due.queue = lane.queue AND first_due.type = lane.type ORDER BY first_due.run_at
- LIMIT ? OFFSET ?) AS run_at
+FROM (SELECT lane.run_at AS run_at
 FROM lane
 WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])) AS due;
 
@@ -294,18 +291,18 @@ WHERE job.status = 'running' AND job.locked_by IS NOT NULL AND (job.locked_by, j
 FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first_rows.id;
 
 -- lanes
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?)))
  SELECT lane.queue, lane.type
 FROM lane ORDER BY lane.queue, lane.type;
@@ -321,18 +318,18 @@ FROM archived_job
 WHERE archived_job.id = ?;
 
 -- jobs ahead
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?)))
  SELECT lane.type, (SELECT count(*) AS count_1
 FROM (SELECT earlier.id AS id
@@ -354,7 +351,7 @@ held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id IN (SELECT given.id
-FROM given) AND job.status IN ('failed', 'dead') ORDER BY job.id)
+FROM given) AND job.status IN ('dead', 'failed') ORDER BY job.id)
  UPDATE job SET status='ready', run_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), attempts=?, max_attempts=coalesce(?, job.max_attempts), refunds=?, locked_by=NULL, locked_until=NULL, finished_at=NULL WHERE job.id IN (SELECT held.id
 FROM held) RETURNING id, queue;
 
@@ -366,7 +363,7 @@ held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id IN (SELECT given.id
-FROM given) AND job.status IN ('failed', 'dead') ORDER BY job.id)
+FROM given) AND job.status IN ('dead') ORDER BY job.id)
  UPDATE job SET status='ready', run_at=strftime('%Y-%m-%d %H:%M:%f000', 'now'), attempts=?, max_attempts=coalesce(?, job.max_attempts), refunds=?, locked_by=NULL, locked_until=NULL, finished_at=NULL WHERE job.id IN (SELECT held.id
 FROM held) RETURNING id, queue;
 
@@ -378,7 +375,7 @@ held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id IN (SELECT given.id
-FROM given) AND job.status IN ('ready', 'running') ORDER BY job.id)
+FROM given) AND job.status IN ('ready') ORDER BY job.id)
  UPDATE job SET status=?, locked_until=NULL, last_error=?, finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT held.id
 FROM held) RETURNING id, queue;
 
@@ -390,7 +387,7 @@ held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id IN (SELECT given.id
-FROM given) AND job.status IN ('dead', 'done', 'failed') ORDER BY job.id)
+FROM given) AND job.status IN ('dead', 'failed') ORDER BY job.id)
  DELETE FROM job WHERE job.id IN (SELECT held.id
 FROM held) RETURNING id, queue;
 
@@ -404,18 +401,18 @@ WHERE job.id IN (SELECT given.id
 FROM given);
 
 -- lane counts
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?))),
 some_lane AS
 (SELECT lane.queue AS queue, lane.type AS type
@@ -446,18 +443,18 @@ FROM some_lane) + ? END AS most
 FROM some_lane;
 
 -- tallies
-WITH RECURSIVE lane(queue, type) AS
-(SELECT first.queue AS queue, first.type AS type
-FROM (SELECT next_row.queue AS queue, next_row.type AS type
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type
- LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
 FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?), (SELECT next_row.id
 FROM job AS next_row
-WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?))),
 some_lane AS
 (SELECT lane.queue AS queue, lane.type AS type
@@ -501,14 +498,18 @@ WHERE job.last_lease_expired_at IS NOT NULL AND job.last_lease_expired_at > strf
  LIMIT (SELECT ? AS anon_1) OFFSET ?) AS expired_rows GROUP BY expired_rows.queue, expired_rows.type, expired_rows.attempts;
 
 -- oldest running
-SELECT clock.now, clock.now - oldest.started_at AS age, oldest.id, oldest.type, oldest.queue, oldest.locked_by, oldest.started_at, oldest.locked_until
-FROM (SELECT round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS now) AS clock LEFT OUTER JOIN (SELECT running_row.id AS id, running_row.type AS type, running_row.queue AS queue, running_row.locked_by AS locked_by, running_row.started_at AS started_at, running_row.locked_until AS locked_until
-FROM (SELECT first_rows.id AS id, first_rows.type AS type, first_rows.queue AS queue, first_rows.locked_by AS locked_by, first_rows.started_at AS started_at, first_rows.locked_until AS locked_until
-FROM (SELECT job.id AS id, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until
+WITH running_row AS
+(SELECT first_rows.id AS id, first_rows.type AS type, first_rows.queue AS queue, first_rows.locked_by AS locked_by, first_rows.started_at AS started_at, first_rows.locked_until AS locked_until, first_rows.is_over AS is_over
+FROM (SELECT job.id AS id, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, coalesce(job.locked_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now'), 1) AS is_over
 FROM job
 WHERE job.status = 'running' ORDER BY job.locked_by, job.id
  LIMIT ? OFFSET ?) AS first_rows
- LIMIT (SELECT ? AS anon_1) OFFSET ?) AS running_row ORDER BY running_row.started_at NULLS LAST, running_row.id
+ LIMIT (SELECT ? AS anon_1) OFFSET ?)
+ SELECT clock.now, (SELECT count(*) AS count_1
+FROM running_row
+WHERE running_row.is_over = 1) AS over, clock.now - oldest.started_at AS age, oldest.id, oldest.type, oldest.queue, oldest.locked_by, oldest.started_at, oldest.locked_until, oldest.is_over
+FROM (SELECT round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS now) AS clock LEFT OUTER JOIN (SELECT running_row.id AS id, running_row.type AS type, running_row.queue AS queue, running_row.locked_by AS locked_by, running_row.started_at AS started_at, running_row.locked_until AS locked_until, running_row.is_over AS is_over
+FROM running_row ORDER BY running_row.started_at NULLS LAST, running_row.id
  LIMIT 1 OFFSET ?) AS oldest ON 1 = 1;
 
 -- schedule counts
