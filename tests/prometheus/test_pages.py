@@ -140,7 +140,7 @@ def test_requests_leave_no_trace_on_the_terminal(sqlite_shop: Shop, capfd: pytes
             client.sendall(b"GET /heal")
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         for thread in threading.enumerate():
-            if "process_request" in thread.name:
+            if "process_request" in thread.name and thread.ident is not None:
                 thread.join(PATIENCE)
 
     assert capfd.readouterr() == ("", "")
