@@ -30,6 +30,7 @@ from sqlalchemy import (
 from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
+from sqla_jobs.rules.registry import LARGEST_INTEGER
 from sqla_jobs.schema.dialects import Capabilities, durably, epoch, later, stored_json
 from sqla_jobs.schema.mixins import STATUS_LITERALS
 from sqla_jobs.schema.tables import JobTable, MappedTable
@@ -67,8 +68,8 @@ def _fence(jobs: JobTable, given: FromClause) -> ColumnElement[bool]:
 def lanes(jobs: JobTable) -> CTE:
     """The (queue, type) pairs that have ready rows, served ones or not: a loose scan, one descent of `ready` a pair.
 
-    Each with the `run_at` of its oldest row: whoever looks for rows begins there. Before it there may be thousands of
-    index entries whose rows are done, and that vacuum must keep while somebody's old transaction is open.
+    Each with the `run_at` of its oldest row, where whoever looks for rows begins: before it may be thousands of index
+    entries of done rows, that vacuum must keep while somebody's old transaction is open.
     """
     row, lane_row = jobs.table.alias("next_row"), jobs.table.alias("lane_row")
     c = row.c
@@ -111,8 +112,8 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
         .where(can.among(c.id, taken))
         .values(
             status=RUNNING,
-            attempts=c.attempts + 1,
-            claims=c.claims + 1,
+            attempts=_plus(c.attempts, 1),
+            claims=_plus(c.claims, 1),
             locked_by=bindparam("locked_by"),
             locked_until=later(jobs.now, bindparam("lease")),
             started_at=jobs.now,
@@ -120,6 +121,11 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
     )
     columns: list[ColumnElement[Any]] = [*_lease_columns(jobs), epoch(c.run_at).label("due"), durably()]
     return claimed.returning(*columns)
+
+
+def _plus(count: ColumnElement[int], more: Any) -> ColumnElement[int]:
+    """Count, up to what the column holds: one row that overflows would fail the whole batch, again and again."""
+    return case((count < LARGEST_INTEGER, count + more), else_=count)
 
 
 def _lease_columns(jobs: JobTable) -> list[ColumnElement[Any]]:
@@ -277,7 +283,7 @@ def settle(jobs: JobTable, can: Capabilities) -> Executable:
             last_error=func.coalesce(g.error, c.last_error),
             errors=func.coalesce(stored_json(g.errors), c.errors),
             result=stored_json(g.result),
-            lease_expirations=c.lease_expirations + g.expired,
+            lease_expirations=_plus(c.lease_expirations, g.expired),
             last_lease_expired_at=case((g.expired > 0, jobs.now), else_=c.last_lease_expired_at),
             finished_at=case((is_ready, null()), else_=jobs.now),
         )
@@ -305,9 +311,8 @@ def strays(jobs: JobTable) -> Executable:
 
 def _running(jobs: JobTable, condition: ColumnElement[bool]) -> Any:
     c = jobs.table.c
-    rows = select(*_lease_columns(jobs)).where(c.status == RUNNING, condition)
     # In the index's order: by id alone, the planner walks over the primary key, and that has all rows.
-    return rows.order_by(c.locked_by, c.id)
+    return select(*_lease_columns(jobs)).where(c.status == RUNNING, condition).order_by(c.locked_by, c.id)
 
 
 @lru_cache(maxsize=256)
@@ -344,8 +349,7 @@ def current_time(jobs: MappedTable) -> Select[Any]:
 @lru_cache(maxsize=256)
 def notify(can: Capabilities, channel: str) -> Executable:
     """Tell every listener of *channel*, when the transaction commits, of the queues that have work. Parameter: rows."""
-    given = can.given({"queue": String()})
-    return select(func.pg_notify(channel, given.c.queue))
+    return select(func.pg_notify(channel, can.given({"queue": String()}).c.queue))
 
 
 @lru_cache(maxsize=1024)

@@ -6,6 +6,7 @@ Handlers speak in lines of JSON on stdout, so that a test waits for `{"event": "
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
@@ -53,6 +54,10 @@ class Note(Base):
 
 jobs = Jobs(Job)
 
+LEAVING: Final[dict[str, type[BaseException]]] = {
+    error.__name__: error for error in (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+}
+
 GATE: Final = threading.Event()
 """What the handlers called `hold…` wait for; see `program`."""
 
@@ -89,8 +94,11 @@ def write(session: Session, number: int = 0) -> int:
 
 @jobs.handler(backoff=SOON)
 def write_backend(session: Session) -> None:
-    """Leave one effect that names the server's process at the other end of the connection."""
-    session.add(_effect(session.scalar(select(func.pg_backend_pid()))))
+    """Leave two effects that name the server's processes: of the session's connection, and of one from the engine."""
+    backend = select(func.pg_backend_pid())
+    engine: Any = session.get_bind()
+    with engine.connect() as connection:
+        session.add_all([_effect(session.scalar(backend)), _effect(connection.scalar(backend))])
 
 
 @jobs.handler(backoff=SOON)
@@ -151,6 +159,28 @@ async def hold_async_session(session: AsyncSession) -> None:
     await session.flush()
     _started()
     await asyncio.Event().wait()
+
+
+@jobs.handler(backoff=SOON)
+def hold_gil(path: str) -> None:
+    """In the first attempt let no thread of the process run until somebody writes to the FIFO at *path*."""
+    _started()
+    if current_job().attempt == 1:
+        fifo = os.open(path, os.O_RDWR)
+        ctypes.PyDLL(None).read(fifo, ctypes.create_string_buffer(1), 1)
+        os.close(fifo)
+
+
+@jobs.handler(backoff=SOON, max_attempts=2)
+def leave(error: str) -> None:
+    """Raise an error that is no `Exception`, by its name."""
+    raise LEAVING[error]
+
+
+@jobs.handler(backoff=SOON, max_attempts=2)
+async def leave_async(error: str) -> None:
+    """The same on the event loop."""
+    raise LEAVING[error]
 
 
 @jobs.handler(backoff=SOON)

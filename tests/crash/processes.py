@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,10 +11,13 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
+
+from tests.crash.nursery import Child, Nursery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,19 +43,33 @@ class Said:
         return self.event == event and all(self.facts.get(name) == value for name, value in facts.items())
 
 
+@cache
+def nursery() -> Nursery:
+    """Give the one of this process."""
+    return Nursery()
+
+
+def start_program(options: dict[str, Any]) -> Child | subprocess.Popen[str]:
+    """Start the program, in an interpreter of its own where it matters which process has imported the app, and when."""
+    argument = json.dumps(options)
+    if "clock" not in options and options.get("role") != "fork":
+        return nursery().start(argument)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.program", argument],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 class Process:
     """One process of the app."""
 
     def __init__(self, crew: Crew, options: dict[str, Any]) -> None:
         self._crew = crew
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.program", json.dumps(options)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self._process = start_program(options)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -83,6 +101,9 @@ class Process:
 
     def freeze(self) -> None:
         """Stop it by SIGSTOP, and come back when it stands still; SIGCONT lets it go on."""
+        if isinstance(self._process, Child):
+            self._process.freeze()
+            return
         self.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
@@ -125,20 +146,22 @@ class Process:
 
     def abort(self) -> None:
         """End it, if it is alive, telling on stderr where each of its threads stood."""
-        if self.is_alive:
-            os.killpg(self.pid, signal.SIGABRT)
-            os.killpg(self.pid, signal.SIGCONT)
-            self._process.wait()
+        self._end_group(signal.SIGABRT, signal.SIGCONT)
 
     def close(self) -> None:
         """End it and what it forked, frozen or not, and let go of its pipes."""
-        if self.is_alive:
-            os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
+        self._end_group(signal.SIGKILL)
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
+
+    def _end_group(self, *numbers: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ends by itself at this very moment
+            for number in numbers:
+                if self.is_alive:
+                    os.killpg(self.pid, number)
+        self._process.wait()
 
 
 class Crew:

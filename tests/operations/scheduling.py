@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import delete, insert, select, text
+from sqlalchemy import delete, event, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sqla_jobs.operations import scheduling
@@ -17,10 +19,10 @@ from sqla_jobs.testing import Clock
 from tests.engines import build_engine, fresh_database
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     import pytest
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
     from sqla_jobs.operations.scheduling import Fired, Look, Written
     from sqla_jobs.rules.schedules import Move
@@ -31,6 +33,10 @@ HOUR: Final = timedelta(hours=1)
 
 START: Final = datetime(2027, 5, 3, 12, 0, 10, tzinfo=UTC)
 """What the clock is set to: ten seconds after a slot, so that the few seconds of a test reach none."""
+
+
+LONGEST: Final = 60.0
+"""Seconds until a race that hangs fails its test."""
 
 
 def at(clock_time: str) -> datetime:
@@ -171,6 +177,32 @@ class Scene:
             statement = statement.where(Job.schedule_id == schedule_id)
         with Session(self.engine) as session:
             return list(session.scalars(statement))
+
+    def race(self, *runners: Callable[[Session], Any]) -> list[Any]:
+        """Run each in a transaction and thread of its own, let go at one moment, and give what they return."""
+        barrier = threading.Barrier(len(runners))
+
+        def run(runner: Callable[[Session], Any]) -> Any:
+            with Session(self.engine) as session:
+                barrier.wait(LONGEST)
+                with session.begin():
+                    return runner(session)
+
+        with ThreadPoolExecutor(len(runners)) as threads:
+            running = [threads.submit(run, runner) for runner in runners]
+            return [future.result(LONGEST) for future in running]
+
+    @contextmanager
+    def noting_rollbacks(self) -> Generator[list[str]]:
+        """Note each savepoint that is rolled back: what an error that somebody caught leaves behind."""
+        noted: list[str] = []
+
+        def note(_connection: Connection, name: str, _context: object) -> None:
+            noted.append(name)
+
+        event.listen(self.engine, "rollback_savepoint", note)
+        yield noted
+        event.remove(self.engine, "rollback_savepoint", note)
 
     def slots(self, schedule_id: int | None = None) -> list[datetime | None]:
         """Give the slots that have a job."""

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 from sqlalchemy import event, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
 from sqla_jobs.errors import UnknownJob
 from sqla_jobs.operations.batches import requeue_batch
@@ -60,9 +60,12 @@ def test_operation_ends_no_transaction(scene: Scene) -> None:
     """None commits, none rolls back."""
     ends: list[str] = []
 
+    def end(_: Session, ended: SessionTransaction) -> None:
+        if ended.parent is None:  # savepoints have one; they end
+            ends.append("an end")
+
     with Session(scene.engine) as session:
-        # Savepoints have a parent; they end.
-        event.listen(session, "after_transaction_end", lambda _, ended: ended.parent is None and ends.append("an end"))
+        event.listen(session, "after_transaction_end", end)
         ids = [add(session, status) for status in STATUSES]
         for operation in (*LOOKS.values(), *MOVES.values()):
             for job_id in ids:

@@ -7,11 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import event, func, select
+from sqlalchemy import event, select
 from sqlalchemy.exc import IntegrityError
 
-from sqla_jobs.errors import InvalidOption, PayloadError
-from sqla_jobs.operations.enqueue import enqueue
+from sqla_jobs.errors import InvalidOption
 from sqla_jobs.operations.enqueue_many import Enqueued, enqueue_many
 from tests.operations.blocking import PATIENCE, until_blocked
 from tests.operations.shop import Customer, Job, OtherJob, mail, other_jobs, send, store, tidy, timed_send
@@ -78,21 +77,6 @@ def test_generator_is_taken(session: Session) -> None:
     assert orders(session, results) == [0, 1, 2]
 
 
-def test_duplicates_within_and_before_the_batch_are_flagged(session: Session) -> None:
-    """Two that share a key, one whose key exists, two without a key: one result for each, and no error."""
-    old = enqueue(session, send.using(key="old"), order_id=0).id
-
-    results = enqueue_many(
-        session,
-        [keyed("new", 1), keyed("old", 2), send.job(order_id=3), keyed("new", 4), send.job(order_id=5), keyed("x", 6)],
-    )
-
-    assert [result.is_duplicate for result in results] == [False, True, False, True, False, False]
-    assert results[1].id == old
-    assert results[3].id == results[0].id
-    assert orders(session, results) == [1, 0, 3, 1, 5, 6]
-
-
 def test_first_of_a_key_is_stored_whatever_the_options(session: Session) -> None:
     """Of inputs with one key the first in the list is stored, also where their options differ."""
     plain, delayed, at = send, send.using(delay=HOUR), send.using(run_at=NEXT_YEAR)
@@ -110,15 +94,6 @@ def test_first_of_a_key_is_stored_whatever_the_options(session: Session) -> None
 
     assert [result.is_duplicate for result in results] == [False, False, True, True, True]
     assert orders(session, results) == [0, 1, 1, 1, 1]
-
-
-def test_bad_payload_is_refused_before_any_row_is_written(sessions: sessionmaker[Session]) -> None:
-    """A payload that can't be stored fails where its job is made: the batch was never begun."""
-    with sessions.begin() as session:
-        with pytest.raises(PayloadError, match="value"):
-            enqueue_many(session, [store.job(value=1), store.job(value=object()), store.job(value=2)])
-
-        assert session.scalars(select(func.count()).select_from(Job)).one() == 0
 
 
 @pytest.mark.parametrize("mistake", [send, 5, None, "send", {"order_id": 5}])
@@ -172,32 +147,6 @@ def test_values_that_are_equal_and_not_the_same_stay_apart(session: Session) -> 
 
     payloads = {row.id: row.payload for row in session.execute(select(Job.id, Job.payload))}
     assert [repr(payloads[result.id]["value"]) for result in results] == ["1", "True", "1.0", "'1'", "None"]
-
-
-def test_20000_inputs_are_a_statement_for_each_thousand(sessions: sessionmaker[Session]) -> None:
-    """A large batch is split below the limits of parameters, stays in one transaction, and keeps its order."""
-    with sessions.begin() as session:
-        said = statements_of(session)
-        results = enqueue_many(session, [send.job(order_id=number) for number in range(20_000)])
-
-        assert sum("INSERT" in each for each in said) <= 20
-        assert len(said) <= 21
-        assert orders(session, results) == list(range(20_000))
-        session.rollback()
-    with sessions() as session:
-        assert session.scalars(select(func.count()).select_from(Job)).one() == 0
-
-
-def test_thousands_of_keys_are_stored_once_each(session: Session) -> None:
-    """With keys the same, half of them taken already, and each result is at its place."""
-    enqueue_many(session, [keyed(f"k{number}", number) for number in range(0, 5000, 2)])
-    said = statements_of(session)
-
-    results = enqueue_many(session, [keyed(f"k{number}", -number) for number in reversed(range(5000))])
-
-    assert sum("INSERT" in each for each in said) <= 5
-    assert [result.is_duplicate for result in results] == [False, True] * 2500
-    assert orders(session, results) == [number if number % 2 == 0 else -number for number in reversed(range(5000))]
 
 
 def test_jobs_of_many_queues_are_one_batch(session: Session) -> None:

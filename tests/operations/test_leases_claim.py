@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, event, select, text, update
+from sqlalchemy import delete, event, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from sqla_jobs.operations.enqueue import enqueue
 from sqla_jobs.operations.enqueue_many import enqueue_many
 from tests.operations.blocking import PATIENCE
 from tests.operations.leasing import HOUR, MINUTE, SECOND, add, changes, row, start_of, take
-from tests.operations.shop import Customer, Job, Note, clock, timed_mail, timed_send
+from tests.operations.shop import Job, Note, clock, timed_mail, timed_send
 
 if TYPE_CHECKING:
     pass
@@ -189,14 +189,6 @@ def test_later_jobs_are_not_touched_before_they_are_due(session: Session) -> Non
     assert ids(take(session)) == [job_id]
 
 
-def test_past_jobs_go_before_jobs_that_became_due_later(session: Session) -> None:
-    """A `run_at` in the past is due now, in the order of what it says."""
-    due = add(session, ago=MINUTE)
-    past = enqueue(session, timed_send.using(run_at=clock.read(session) - HOUR), order_id=1).id
-
-    assert ids(take(session)) == [past, due]
-
-
 def test_two_claimers_get_different_jobs(postgresql_sessions: sessionmaker[Session]) -> None:
     """While one claim's transaction is open another passes over its rows, at once, and gets the next ones."""
     with postgresql_sessions.begin() as session:
@@ -282,22 +274,3 @@ def test_child_row_in_an_open_transaction_does_not_hide_the_job(postgresql_sessi
         assert ids(take(session)) == [job_id]
         session.commit()
         app.commit()
-
-
-def test_claim_locks_the_job_table_alone(postgresql_sessions: sessionmaker[Session]) -> None:
-    """With eager relationships on the model, the related row stays free for others while the claim is open."""
-    with postgresql_sessions.begin() as session:
-        session.add(Customer(id=3, name="ann"))
-        session.flush()
-        job_id = add(session, ago=HOUR, customer_id=3)
-
-    with postgresql_sessions() as session, postgresql_sessions() as app:
-        assert ids(take(session)) == [job_id]
-        app.execute(text("SET LOCAL lock_timeout = '1s'"))
-        app.execute(update(Customer).values(name="anne"))
-        app.commit()
-        session.commit()
-
-        job = session.get_one(Job, job_id)
-        assert job.customer is not None
-        assert (job.customer.name, job.status) == ("anne", "running")

@@ -1,17 +1,10 @@
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
-
 import pytest
-from sqlalchemy import text
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from sqla_jobs.operations import leases
 from tests.operations.leasing import HOUR, MINUTE, SECOND, TABLE, add
-
-if TYPE_CHECKING:
-    pass
 
 
 def demand(*types: str, queues: tuple[str, ...] | None = None) -> leases.Demand:
@@ -49,26 +42,3 @@ def test_seconds_until_due_are_not_above_zero_when_a_job_is_due(session: Session
 
     assert seconds is not None
     assert seconds <= 0
-
-
-@pytest.mark.parametrize(
-    ("own", "expected"), [("infinity", (3600 - 5, 3601)), ("12000-01-01 00:00:00+00", (3600 - 5, 3601))]
-)
-def test_seconds_until_due_pass_over_times_that_never_come(
-    postgresql_sessions: sessionmaker[Session], own: str, expected: tuple[float, float]
-) -> None:
-    """A row that is due at the end of time keeps no other waiting, and alone it is only very far away."""
-    with postgresql_sessions.begin() as session:
-        odd = add(session)
-        session.execute(
-            text("UPDATE job SET run_at = CAST(:own AS timestamptz) WHERE id = :id"), {"own": own, "id": odd}
-        )
-        alone = leases.seconds_until_due(session, TABLE, demand("send"))
-        add(session, ago=-HOUR)
-
-        seconds = leases.seconds_until_due(session, TABLE, demand("send"))
-
-    assert seconds is not None
-    assert alone is not None
-    assert expected[0] < seconds < expected[1]
-    assert alone > timedelta(days=365 * 9000).total_seconds()

@@ -6,48 +6,12 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from tests.operations.leasing import HOUR, MINUTE, SECOND, add, take
+from tests.operations.leasing import HOUR, MINUTE, add, take
 from tests.operations.shop import Job
 
 
 def ids(claimed: list[Any]) -> list[int]:
     return [lease.id for lease in claimed]
-
-
-@pytest.mark.parametrize("own", ["infinity", "-infinity", "12000-01-01 00:00:00+00"])
-@pytest.mark.parametrize("column", ["run_at", "slot", "created_at"])
-def test_time_that_no_driver_loads_breaks_no_claim(
-    postgresql_sessions: sessionmaker[Session], own: str, column: str
-) -> None:
-    """One row with a time past Python's years, set by SQL, is claimed or waits, and the others are claimed."""
-    with postgresql_sessions.begin() as session:
-        others = [add(session, ago=HOUR), add(session, ago=MINUTE)]
-        odd = add(session, ago=SECOND)
-        done = add(session, status="done")
-        for job_id in (odd, done):
-            session.execute(text(f"UPDATE job SET {column} = '{own}' WHERE id = :id"), {"id": job_id})
-
-    with postgresql_sessions.begin() as session:
-        claimed = ids(take(session))
-
-        assert [job_id for job_id in claimed if job_id != odd] == others
-        is_due = column != "run_at" or own == "-infinity"
-        assert (odd in claimed) == is_due
-
-
-@pytest.mark.parametrize("own", ["-infinity", "", "0", "2024-01-01", "2024-01-01T00:00:00Z", "yesterday"])
-@pytest.mark.parametrize("column", ["run_at", "slot"])
-def test_time_that_is_no_time_breaks_no_claim(sqlite_sessions: sessionmaker[Session], own: str, column: str) -> None:
-    """On SQLite a time is text, and anybody may write any text: the other jobs are claimed."""
-    with sqlite_sessions.begin() as session:
-        others = [add(session, ago=HOUR), add(session, ago=MINUTE)]
-        odd = add(session, ago=SECOND)
-        session.execute(text(f"UPDATE job SET {column} = :own WHERE id = :id"), {"id": odd, "own": own})
-
-    with sqlite_sessions.begin() as session:
-        claimed = ids(take(session))
-
-        assert [job_id for job_id in claimed if job_id != odd] == others
 
 
 @pytest.mark.parametrize("column", ["payload", "errors"])

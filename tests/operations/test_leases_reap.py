@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import insert, select
 
 from sqla_jobs.operations import leases
 from sqla_jobs.rules.settlement import Returned
@@ -12,7 +12,6 @@ from tests.operations.leasing import (
     MINUTE,
     SECOND,
     TABLE,
-    add,
     changes,
     end,
     reap,
@@ -172,17 +171,6 @@ def test_locked_rows_are_passed_over(postgresql_sessions: sessionmaker[Session])
         assert reaped(reap(session)) == [ids[1]]
 
 
-def test_full_batch_of_locked_rows_hides_nothing(postgresql_sessions: sessionmaker[Session]) -> None:
-    """One more expired job than a batch holds, and the first batch is locked: the one behind it is reaped."""
-    with postgresql_sessions() as session:
-        ids = running(session, 11)
-
-    with postgresql_sessions() as holder, postgresql_sessions() as session:
-        holder.execute(select(Job.id).where(Job.id.in_(ids[:10])).with_for_update())
-
-        assert reaped(reap(session, limit=10)) == ids[10:]
-
-
 def test_two_reapers_share_the_jobs(postgresql_sessions: sessionmaker[Session]) -> None:
     """Each job is reaped once, whoever comes first."""
     with postgresql_sessions() as session:
@@ -224,45 +212,6 @@ def test_child_row_in_an_open_transaction_stops_no_reap(postgresql_sessions: ses
         assert reaped(reap(session)) == [job_id]
 
 
-@pytest.mark.parametrize("own", ["infinity", "-infinity", "12000-01-01 00:00:00+00"])
-@pytest.mark.parametrize("column", ["run_at", "slot", "started_at", "created_at", "locked_until"])
-def test_time_that_no_driver_loads_breaks_no_reap(
-    postgresql_sessions: sessionmaker[Session], own: str, column: str
-) -> None:
-    """One row with a time past Python's years, set by SQL, keeps no other from being reaped."""
-    with postgresql_sessions() as session:
-        ids = running(session, 3)
-        session.execute(text(f"UPDATE job SET {column} = '{own}' WHERE id = :id"), {"id": ids[1]})
-        session.commit()
-
-    with postgresql_sessions() as session:
-        found = set(reaped(reap(session)))
-
-    assert {ids[0], ids[2]} <= found
-    assert (ids[1] in found) == (column != "locked_until" or own == "-infinity")
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [
-        ["locked_until"],
-        ["started_at"],
-        ["locked_by"],
-        ["locked_until", "locked_by", "started_at"],
-    ],
-    ids=" ".join,
-)
-def test_row_that_was_set_running_by_hand_breaks_no_reap(session: Session, missing: list[str]) -> None:
-    """A running row that lacks what a claim sets is reaped like any other, and the others with it."""
-    ids = running(session, 3)
-    session.execute(update(Job).where(Job.id == ids[1]).values(dict.fromkeys(missing)))
-    session.commit()
-
-    reap(session)
-
-    assert {row(session, job_id)["status"] for job_id in ids} == {"ready"}
-
-
 @pytest.mark.parametrize("errors", [{}, "text", [1, None]])
 def test_errors_of_any_shape_break_no_reap(session: Session, errors: Any) -> None:
     """What somebody wrote into the errors doesn't keep the row from being reaped."""
@@ -272,18 +221,6 @@ def test_errors_of_any_shape_break_no_reap(session: Session, errors: Any) -> Non
     kept = row(session, job_id)["errors"]
     assert kept[-1]["error"] == "the worker vanished"
     assert len(kept) == (3 if isinstance(errors, list) else 1)
-
-
-def test_reaped_job_is_claimed_in_its_turn(session: Session) -> None:
-    """After its backoff a reaped job stands in the queue by its new time, behind what was due before."""
-    lease = take_one(session)
-    clock.advance(session, 2 * MINUTE)
-    reap(session)
-    older = add(session)
-    clock.advance(session, MINUTE)
-    younger = add(session)
-
-    assert [again.id for again in take(session)] == [older, lease.id, younger]
 
 
 def test_expired_rows_stay_locked_until_the_transaction_ends(postgresql_sessions: sessionmaker[Session]) -> None:

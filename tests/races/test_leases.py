@@ -70,19 +70,6 @@ def test_heartbeat_and_reaper_at_one_moment_agree(any_scene: Scene) -> None:
             session.execute(delete(Job))
 
 
-def test_reaper_reaches_what_lies_behind_a_batch_of_locked_rows(scene: Scene) -> None:
-    """A batch of expired rows that others have locked hides none of those behind it."""
-    claimed = scene.expired(8)
-    front = [lease.id for lease in claimed[:-1]]
-
-    with scene.transaction() as locking:
-        locking.execute(select(Job.id).where(Job.id.in_(front)).with_for_update())
-        with scene.transaction() as reaping:
-            reaped = reap(reaping, limit=len(front))
-
-    assert reaped == [claimed[-1].id]
-
-
 # --- settle and reaper ----------------------------------------------------------------------------------------------
 
 

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import event, func, literal, select, text
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy import event, func, literal, select
 from sqlalchemy.orm import Session
 
-from sqla_jobs import current_job
-from tests.runtime.app import AT_ONCE, SOON, App, Job, Note
+from tests.runtime.app import AT_ONCE, SOON, App, Note
 from tests.runtime.commits import CutCommit
 
 MISSING = 4711
@@ -140,89 +138,6 @@ def test_session_when_its_connection_is_killed(pg_app: App) -> None:
     assert pg_app.heard() == ["interrupted", "done"]
 
 
-def test_constraint_when_the_handler_lets_it_raise(app: App) -> None:
-    """A constraint that a handler breaks is its own failure: nothing of it stands, and the attempt says which."""
-
-    @app.jobs.handler(max_attempts=1)
-    def write(session: Session) -> None:
-        session.add(Note(text="first"))
-        session.flush()
-        session.add_all([Note(text="twice"), Note(text="twice")])
-        session.flush()
-
-    job = app.add(write)
-
-    app.run()
-
-    row = app.row(job)
-    assert app.notes() == []
-    assert (row.status, row.refunds) == ("dead", 0)
-    assert "IntegrityError" in (row.last_error or "")
-
-
-def test_constraint_when_the_handler_swallows_the_failed_flush(app: App) -> None:
-    """A session that needs a rollback can't commit: the attempt fails, rather than be done without its writes."""
-
-    @app.jobs.handler(max_attempts=1)
-    def write(session: Session) -> None:
-        session.add_all([Note(text="twice"), Note(text="twice")])
-        try:
-            session.flush()
-        except IntegrityError:
-            return
-
-    job = app.add(write)
-
-    app.run()
-
-    row = app.row(job)
-    assert app.notes() == []
-    assert (row.status, row.attempts) == ("dead", 1)
-    assert "PendingRollbackError" in (row.last_error or "")
-    assert app.heard() == ["dead"]
-
-
-def test_statement_when_the_handler_swallows_its_error(pg_app: App) -> None:
-    """Where a failed statement ends the transaction, a handler that swallows the error has failed, too."""
-
-    @pg_app.jobs.handler(max_attempts=1)
-    def write(session: Session) -> None:
-        session.add(Note(text="written"))
-        session.flush()
-        try:
-            session.execute(text("SELECT 1/0"))
-        except SQLAlchemyError:
-            return
-
-    job = pg_app.add(write)
-
-    pg_app.run()
-
-    row = pg_app.row(job)
-    assert pg_app.notes() == []
-    assert (row.status, row.attempts) == ("dead", 1)
-    assert "current transaction is aborted" in (row.last_error or "")
-
-
-def test_constraint_when_the_handler_catches_it_in_a_savepoint(app: App) -> None:
-    """An error that a handler catches as SQLAlchemy says, in a savepoint, costs the job nothing."""
-
-    @app.jobs.handler
-    def write(session: Session) -> None:
-        session.add(Note(text="once"))
-        session.flush()
-        with pytest.raises(IntegrityError), session.begin_nested():
-            session.add(Note(text="once"))
-            session.flush()
-
-    job = app.add(write)
-
-    app.run()
-
-    assert app.notes() == ["once"]
-    assert app.row(job).status == "done"
-
-
 def test_rollback_when_the_handler_makes_it(app: App) -> None:
     """A handler that rolls back and returns is done, in a transaction of its own."""
 
@@ -259,23 +174,6 @@ def test_commit_when_the_handler_makes_it(app: App) -> None:
     assert app.row(job).status == "dead"
 
 
-def test_transaction_when_the_handler_leaves_a_savepoint_open(app: App) -> None:
-    """A savepoint that a handler leaves open is committed with the rest, and its connection comes back clean."""
-
-    @app.jobs.handler
-    def write(session: Session) -> None:
-        session.begin_nested()
-        session.add(Note(text="inside"))
-
-    job = app.add(write)
-
-    app.run()
-
-    assert app.notes() == ["inside"]
-    assert app.row(job).status == "done"
-    assert app.engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # a QueuePool
-
-
 def test_session_when_the_handler_closes_it(app: App) -> None:
     """A handler that closes its session has thrown away its writes, and is done."""
 
@@ -291,28 +189,6 @@ def test_session_when_the_handler_closes_it(app: App) -> None:
 
     assert app.notes() == []
     assert app.row(job).status == "done"
-
-
-@pytest.mark.parametrize("ending", ["returns", "raises"])
-def test_row_when_the_handler_holds_its_lock(app: App, ending: str) -> None:
-    """A handler may lock or change its own job's row: the outcome is written all the same."""
-
-    @app.jobs.handler(max_attempts=1)
-    def touch(session: Session) -> None:
-        row: Job = current_job().load(session)
-        row.trace = {"touched": True}
-        session.flush()
-        session.execute(select(Job).where(Job.id == row.id).with_for_update())
-        if ending == "raises":
-            raise RuntimeError("with the lock in hand")
-
-    job = app.add(touch)
-
-    app.run()
-
-    row = app.row(job)
-    expected = ("done", {"touched": True}) if ending == "returns" else ("dead", None)
-    assert (row.status, row.trace) == expected
 
 
 def test_bulk_when_a_handler_writes_much(app: App) -> None:

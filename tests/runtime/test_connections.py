@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event, make_url, select, text
+from sqlalchemy import Connection, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from tests.engines import build_async_engine
-from tests.runtime.app import App, Connections, Job, MakeEngine, Note, ended, sync_url_of, wait_for
+from tests.runtime.app import App, Connections, MakeEngine, Note, ended, sync_url_of, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,31 +224,6 @@ def test_connections_when_handlers_used_async_sessions(async_app: App) -> None:
     assert async_app.notes() == ["False"]
     assert own.made > 0
     assert own.open == set()
-
-
-def test_pool_when_a_handler_has_ended(app: App) -> None:
-    """Each handler's connection comes back to the app's pool clean: no transaction, no lock, no setting."""
-
-    @app.jobs.handler(max_attempts=1)
-    def write(session: Session, how: str) -> None:
-        session.add(Note(text=how))
-        session.flush()
-        if how == "raises":
-            raise RuntimeError("no")
-        if how == "locks":
-            session.execute(select(Job).with_for_update())
-
-    for how in ("raises", "returns", "locks"):
-        app.add(write, how)
-
-    app.run(concurrency=1)
-
-    pool: Any = app.engine.pool
-    assert pool.checkedout() == 0
-    with app.sessions.begin() as session:
-        session.execute(select(Job).with_for_update(nowait=True)).all()
-        session.add(Note(text="after"))
-    assert app.notes() == ["after", "locks", "returns"]
 
 
 def test_pool_when_connections_are_not_pooled(database_url: str, make_engine: MakeEngine) -> None:

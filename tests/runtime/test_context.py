@@ -157,38 +157,3 @@ def test_cancelled_when_somebody_else_has_the_job(app: App) -> None:
     assert (event.job_id, event.attempt) == (job, 1)
     assert (row.status, row.locked_by, row.claims, row.result) == ("running", "another", 2, None)
     assert app.heard() == []
-
-
-@pytest.mark.parametrize("ending", ["returns", "raises"])
-@pytest.mark.parametrize("fate", ["deleted", "cancelled"])
-def test_row_when_an_operator_ends_it_during_the_run(app: App, fate: str, ending: str) -> None:
-    """A row that was deleted or ended by hand stays so, whatever its handler does; the worker takes the next."""
-    started, is_over = threading.Event(), threading.Event()
-
-    @app.jobs.handler
-    def linger() -> None:
-        started.set()
-        wait_for(is_over)
-        if ending == "raises":
-            raise RuntimeError("late")
-
-    job = app.add(linger)
-
-    with app.worker():
-        wait_for(started)
-        with app.sessions.begin() as session:
-            row = session.get_one(Job, job)
-            if fate == "deleted":
-                session.delete(row)
-            else:
-                row.status = "failed"
-        is_over.set()
-        assert app.hear("lease_lost").job_id == job
-        started.clear()
-        following = app.add(linger)
-        app.hear("done" if ending == "returns" else "retried")
-
-    with app.sessions() as session:
-        row_now = session.get(Job, job)
-        assert (row_now is None) if fate == "deleted" else (row_now is not None and row_now.status == "failed")
-    assert app.row(following).attempts == 1

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from sqla_jobs import current_job, enqueue, enqueue_many
 from sqla_jobs.runtime.dispatch import Dispatcher
-from tests.runtime.app import LONG, PATIENCE, SOON, App, Job, MakeEngine, Note, wait_for
+from tests.runtime.app import LONG, PATIENCE, App, Job, Note, wait_for
 
 
 class Crowd:
@@ -29,41 +29,6 @@ class Crowd:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._inside -= 1
-
-
-def test_type_when_the_worker_does_not_know_it(app: App) -> None:
-    """Jobs of an unknown type stay ready, cost no attempt, hold up nobody, and run once a worker knows them."""
-    newer = app.registry()
-    ran: list[str] = []
-
-    @newer.handler(name="old")
-    def old_in_newer() -> None: ...
-
-    @newer.handler
-    def new() -> None:
-        ran.append("new")
-
-    @app.jobs.handler
-    def old() -> None:
-        ran.append("old")
-
-    for _ in range(20):
-        app.add(new)
-        app.add(old)
-
-    app.run(concurrency=2)
-
-    assert ran == ["old"] * 20
-    with app.sessions() as session:
-        untouched = session.execute(
-            select(Job.status, Job.attempts, Job.claims, Job.last_error).where(Job.type == "new")
-        )
-        assert [*untouched] == [("ready", 0, 0, None)] * 20
-
-    app.run(newer)
-
-    assert ran[20:] == ["new"] * 20
-    assert app.statuses() == ["done"] * 40
 
 
 def test_type_when_the_handler_was_renamed(app: App) -> None:
@@ -197,28 +162,6 @@ def test_slot_when_a_slow_job_holds_another(app: App) -> None:
         assert app.hear("done").type == "slow"
 
 
-def test_jobs_when_a_slow_one_runs_before_them(app: App) -> None:
-    """A worker claims nothing that it can't start: what waits for its slot is ready for others, unclaimed."""
-    started, is_over = threading.Event(), threading.Event()
-
-    @app.jobs.handler
-    def slow() -> None:
-        started.set()
-        wait_for(is_over)
-
-    first = app.add(slow)
-    others = [app.add(slow) for _ in range(5)]
-
-    with app.worker(concurrency=1):
-        wait_for(started)
-        claims = [app.row(job).claims for job in (first, *others)]
-        is_over.set()
-        for _ in range(6):
-            app.hear("done")
-
-    assert claims == [1, 0, 0, 0, 0, 0]
-
-
 def test_backlog_when_two_workers_share_it(app: App) -> None:
     """Of a backlog that two workers take from at once, each job runs once, and its writes stand once."""
     runs: Counter[int] = Counter()
@@ -332,29 +275,6 @@ def test_locked_rows_when_somebody_holds_them(pg_app: App) -> None:
         second, last = pg_app.hear("done").job_id, pg_app.hear("done").job_id
 
     assert {first, second, last} == {held, free, third}
-
-
-@pytest.mark.parametrize("pool", ["NullPool", "QueuePool"])
-def test_session_state_when_nothing_keeps_it(postgresql_url: str, pool: str, make_engine: MakeEngine) -> None:
-    """A worker needs no state of a database session: it works where every transaction has another connection."""
-    import sqlalchemy
-
-    options = {"poolclass": getattr(sqlalchemy, pool)}
-    engine = make_engine(postgresql_url, connect_args={"prepare_threshold": None}, **options)
-    app = App(engine).create()
-
-    @app.jobs.handler(max_attempts=2, backoff=lambda _: timedelta(0))
-    def write(session: Session) -> None:
-        session.add(Note(text=f"attempt {current_job().attempt}"))
-        if current_job().attempt == 1:
-            raise RuntimeError("once")
-
-    app.add(write)
-
-    app.run(within=SOON)
-
-    assert app.notes() == ["attempt 2"]
-    assert app.heard() == ["retried", "done"]
 
 
 def test_look_now_when_a_look_is_under_way(pg_app: App, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -248,29 +248,6 @@ def test_result_when_it_cannot_be_stored(app: App, value: object) -> None:
     assert app.heard() == ["done"]
 
 
-@pytest.mark.parametrize(("given", "wanted"), [("amount", "currency"), ("currency", "amount")])
-def test_payload_when_the_signature_has_changed(app: App, given: str, wanted: str) -> None:
-    """Arguments of another release's signature are a failed attempt whose error names the argument."""
-    older = app.registry()
-    runs: list[None] = []
-
-    def register(name: str) -> Any:
-        source: dict[str, Any] = {}
-        exec(f"def charge({name}: int) -> None: runs.append(None)", {"runs": runs}, source)  # noqa: S102
-        return source["charge"]
-
-    job = app.add(older.handler(register(given)), **{given: 1})
-    app.jobs.handler(max_attempts=5, backoff=lambda _: timedelta(hours=1))(register(wanted))
-
-    app.run()
-
-    row = app.row(job)
-    assert runs == []
-    assert (row.status, row.attempts, app.heard()) == ("ready", 1, ["retried"])
-    assert "PayloadError" in (row.last_error or "")
-    assert repr(given) in (row.last_error or "") or repr(wanted) in (row.last_error or "")
-
-
 def test_payload_when_it_is_no_object(app: App) -> None:
     """A row whose payload somebody has broken is a failed attempt, and holds up nothing."""
 
@@ -286,22 +263,6 @@ def test_payload_when_it_is_no_object(app: App) -> None:
 
     assert [app.row(job).status for job in (broken, whole)] == ["dead", "done"]
     assert "PayloadError" in (app.row(broken).last_error or "")
-
-
-def test_arguments_when_they_are_rich_types(app: App) -> None:
-    """A handler gets its arguments in the types that it is annotated with, not as the JSON that was stored."""
-    given: list[object] = []
-
-    @app.jobs.handler
-    def remind(at: datetime, every: timedelta, days: list[date]) -> None:
-        given.extend([at, every, days])
-
-    moment = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
-    app.add(remind, moment, timedelta(hours=2), [date(2026, 3, 2)])
-
-    app.run()
-
-    assert given == [moment, timedelta(hours=2), [date(2026, 3, 2)]]
 
 
 def test_handler_when_it_enqueues(app: App) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from tests.engines import build_engine
@@ -15,7 +15,6 @@ from tests.runtime.statements import HEARTBEAT, Statements
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.runtime.app import Ear
 
 LEASE = timedelta(seconds=1)
 LONGER = 3 * LEASE
@@ -66,84 +65,6 @@ def test_lease_when_handlers_take_every_connection(database_url: str, witness: E
     rows = [app.row(job) for job in jobs]
     assert sorted(runs) == [0, 1, 2]
     assert [(row.status, row.claims, row.lease_expirations) for row in rows] == [("done", 1, 0)] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def test_lease_when_the_engine_takes_snapshots(postgresql_url: str, level: str, make_engine: MakeEngine) -> None:
-    """A handler of three leases runs once, whatever the isolation of its engine, and with its only connection taken."""
-    engine = make_engine(postgresql_url, isolation_level=level, pool_size=1, max_overflow=0)
-    app, other = App(engine).create(), make_engine(postgresql_url)
-    runs: list[str] = []
-
-    @app.jobs.handler(timeout=timedelta(minutes=1))
-    def slow(session: Session) -> None:
-        runs.append(session.connection().get_isolation_level())
-        session.add(Note(text=f"run {len(runs)}"))
-        session.execute(select(func.pg_sleep(THREE_LEASES)))
-
-    job = app.add(slow)
-
-    with reaping(app, other):
-        app.run(concurrency=2, lease=LEASE)
-
-    row = app.row(job)
-    assert runs == [level]
-    assert app.notes() == ["run 1"]
-    assert (row.status, row.attempts, row.refunds, row.claims, row.lease_expirations) == ("done", 1, 0, 1, 0)
-
-
-@pytest.mark.slow
-def test_lease_when_an_async_handler_blocks_the_loop(app: App, witness: Engine) -> None:
-    """An async handler that blocks its event loop for three leases keeps them: the heartbeat lives elsewhere."""
-    runs: list[str] = []
-
-    @app.jobs.handler
-    async def block() -> None:
-        runs.append("block")
-        take(THREE_LEASES)
-
-    @app.jobs.handler
-    async def behind() -> None:
-        runs.append("behind")
-
-    jobs = [app.add(block), app.add(behind)]
-
-    with reaping(app, witness):
-        app.run(lease=LEASE)
-
-    rows = [app.row(job) for job in jobs]
-    assert runs == ["block", "behind"]
-    assert [(row.status, row.claims, row.lease_expirations) for row in rows] == [("done", 1, 0)] * 2
-
-
-def test_heartbeat_when_one_of_its_statements_fails(pg_app: App, ear: Ear) -> None:
-    """A heartbeat whose connection dies is sent again on a new one: one warning, and the job runs once."""
-    beats, is_over = Statements(pg_app.engine, HEARTBEAT), threading.Event()
-
-    @pg_app.jobs.handler
-    def slow() -> None:
-        wait_for(is_over)
-
-    def cut(connection: Connection) -> None:
-        driver: Any = connection.connection.driver_connection
-        with pg_app.engine.connect() as other:
-            other.execute(select(func.pg_terminate_backend(driver.info.backend_pid, 10_000)))
-
-    job = pg_app.add(slow)
-
-    with pg_app.worker(lease=LONGER):
-        beats.wait_for(1)
-        beats.before_next(cut)
-        beats.wait_for(3)
-        is_over.set()
-        pg_app.hear("done")
-
-    row = pg_app.row(job)
-    assert (row.status, row.claims, row.lease_expirations) == ("done", 1, 0)
-    assert len(ear.lines("the database does not serve the heartbeat", level=30)) == 1
-    assert len(ear.lines("the database is back")) == 1
-    assert pg_app.heard() == []
 
 
 def test_heartbeat_when_its_row_is_locked(pg_app: App) -> None:

@@ -68,27 +68,6 @@ def test_log_when_attempts_fail(app: App, ear: Ear) -> None:
     ]
 
 
-def test_log_when_the_backoff_function_is_broken(app: App, ear: Ear) -> None:
-    """A backoff function that raises costs a warning; the attempt is recorded, and the default backoff is used."""
-
-    def broken(attempt: int) -> timedelta:
-        raise ZeroDivisionError(attempt)
-
-    @app.jobs.handler(backoff=broken)
-    def fail() -> None:
-        raise RuntimeError("no")
-
-    job = app.add(fail)
-
-    app.run()
-
-    row = app.row(job)
-    assert (row.status, row.attempts) == ("ready", 1)
-    assert row.started_at is not None
-    assert timedelta(seconds=3) < row.run_at - row.started_at < timedelta(seconds=6)
-    assert len(ear.lines("the backoff function raised ZeroDivisionError", level=logging.WARNING)) == 1
-
-
 def test_event_when_it_is_told_the_row_says_so(app: App) -> None:
     """Callbacks run after the commit: what the event tells, another session can read."""
     told: list[tuple[JobEvent, str, list[str]]] = []

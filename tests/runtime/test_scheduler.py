@@ -3,19 +3,18 @@ from __future__ import annotations
 import queue
 import threading
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
-from sqlalchemy import Connection, Engine, func, insert, literal, select, text
+from sqlalchemy import Connection, Engine, literal, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sqla_jobs import current_job, enqueue
-from sqla_jobs.runtime.scheduler import LOOKS_PER_TICK, SCHEDULES_PER_LOOK
 from sqla_jobs.schema.types import UtcDateTime
 from tests.engines import build_async_engine, build_engine
 from tests.runtime.app import PATIENCE, sync_url_of
-from tests.runtime.calendars import NO_OFFSET, Base, Calendar, Job, Owned, Schedule, listening, own_statements
+from tests.runtime.calendars import NO_OFFSET, Base, Calendar, Owned, Schedule, listening, own_statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,64 +129,6 @@ def test_declaration_that_comes_after_the_start_has_its_row(app: Calendar) -> No
     assert {job.schedule_id for job in app.made()} == {app.row(name).id for name in ("early", "late")}
 
 
-EDITS: Final[dict[str, list[tuple[str, str, bool, bool]]]] = {
-    "UPDATE schedule SET cron = '@yearly'": [("@yearly", "UTC", True, False)],
-    "UPDATE schedule SET timezone = 'Asia/Kathmandu'": [("@hourly", "Asia/Kathmandu", True, False)],
-    "UPDATE schedule SET enabled = false": [("@hourly", "UTC", False, False)],
-    "UPDATE schedule SET retired_at = created_at": [("@hourly", "UTC", True, True)],
-    "DELETE FROM schedule": [],
-}
-"""By edit: what is left of the row, and whether it is enabled and retired."""
-
-
-@pytest.mark.parametrize("edit", EDITS)
-def test_edit_between_look_and_write_counts(app: Calendar, edit: str) -> None:
-    """The slot that the scheduler has seen due is not fired, and what the person wrote stays."""
-    edits: list[str] = []
-
-    def step_in(_connection: Connection, _cursor: object, statement: str, *_: object) -> None:
-        if edits and ("'lock_timeout'" in statement or statement == "BEGIN IMMEDIATE"):
-            app.execute(edits.pop())
-
-    app.declare("hourly")
-    with listening(app, step_in):
-        scheduler = app.scheduler()
-        scheduler.tick()
-        app.advance(HOUR)
-        edits.append(edit)
-        for _ in range(3):
-            scheduler.tick()
-
-    with app.sessions() as session:
-        rows = session.scalars(select(Schedule)).all()
-    assert (edits, app.made()) == ([], [])
-    assert [(row.cron, row.timezone, row.enabled, row.retired_at is not None) for row in rows] == EDITS[edit]
-    assert {row.last_slot for row in rows} <= {None}
-
-
-def test_broken_schedule_is_logged_once(app: Calendar, ear: Ear) -> None:
-    """It is tried again and again, the others fire, and a line comes again only if it breaks anew."""
-    app.declare("good")
-    scheduler = app.scheduler()
-    app.execute(
-        "INSERT INTO schedule (name, job_type, cron, created_at) VALUES ('bad', 'report', 'soon', '2026-01-01')"
-    )
-
-    for _ in range(4):
-        scheduler.tick()
-        app.advance(HOUR)
-    error = app.row("bad").last_error
-    lines = ear.lines("'bad'", level=WARNING)
-    for cron in ("@hourly", "soon"):
-        app.execute(f"UPDATE schedule SET cron = '{cron}' WHERE name = 'bad'")
-        scheduler.tick()
-
-    assert len(lines) == 1
-    assert "'soon'" in (error or "")
-    assert len(ear.lines("'bad'", level=WARNING)) == 2
-    assert [job.slot for job in app.made()] == [app.next_hour + HOUR * number for number in range(4)]
-
-
 def test_worker_whose_registry_has_no_schedules_has_no_scheduler(app: Calendar) -> None:
     """A thread and a connection for it are there only where a model is."""
     plain = app.registry(schedule=None)
@@ -275,35 +216,6 @@ def test_tick_gives_the_time_until_the_next_slot(app: Calendar, seconds: float, 
     assert least <= planning <= most
     assert least <= idle <= most
     assert app.row("hourly").next_run_at == app.next_hour
-
-
-@pytest.mark.slow
-def test_first_tick_after_a_day_is_bounded(app: Calendar) -> None:
-    """10,000 minutely schedules are served by 20 looks, each gets one job, and the other slots are counted."""
-    first = app.next_hour - timedelta(days=1)
-    row: dict[str, Any] = {
-        "job_type": "report",
-        "cron": "* * * * *",
-        "planned_cron": "* * * * *",
-        "planned_timezone": "UTC",
-    }
-    row |= {"planned_enabled": True, "next_run_at": first, "offset": NO_OFFSET, "created_at": first}
-    with app.engine.begin() as connection:
-        connection.execute(insert(Schedule), [row | {"name": f"schedule {number}"} for number in range(10_000)])
-
-    with own_statements(app) as sent:
-        wait = app.scheduler().tick()
-
-    looks = [statement for statement in sent if LOOK in statement]
-    with app.sessions() as session:
-        counts = session.execute(select(func.count(), func.count(Job.schedule_id.distinct())).select_from(Job)).one()
-        rows = session.execute(select(Schedule.last_slot, Schedule.slots_missed).distinct()).all()
-    assert (len(looks), SCHEDULES_PER_LOOK, LOOKS_PER_TICK, wait) == (20, 500, 20, 0.0)
-    assert tuple(counts) == (10_000, 10_000)
-    for last_slot, missed in rows:
-        assert first + timedelta(minutes=missed) == last_slot
-        assert last_slot is not None
-        assert last_slot >= app.next_hour - timedelta(minutes=30)
 
 
 def test_app_with_async_sessions_only_has_schedules(async_url: str) -> None:

@@ -375,21 +375,6 @@ def test_worker_when_it_is_dropped_unstarted(app: App) -> None:
     assert not app.jobs.has_wakers
 
 
-def test_fork_when_a_worker_runs(app: App, database_url: str) -> None:
-    """In a child of a fork the parent's running worker refuses, and another one shares no connection with it."""
-    program = [sys.executable, "-W", "ignore", "-m", "tests.runtime.forking", database_url]
-
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        "stop of the parent's running worker: refused, for the fork",
-        "worker made by the parent: its own connections",
-        "worker made by the child: its own connections",
-        "parent: goes on",
-    ]
-
-
 def test_exit_when_every_slot_is_stuck(engine: Engine, database_url: str) -> None:
     """A worker process whose slots are all stuck ends with a status that is not zero, and its jobs are not lost."""
     Base.metadata.create_all(engine)

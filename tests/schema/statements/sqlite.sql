@@ -12,7 +12,7 @@ WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.typ
 FROM job AS next_row
 WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?)))
- UPDATE job SET status='running', attempts=(job.attempts + ?), claims=(job.claims + ?), locked_by=?, locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)), started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT oldest.id
+ UPDATE job SET status='running', attempts=CASE WHEN (job.attempts < ?) THEN job.attempts + ? ELSE job.attempts END, claims=CASE WHEN (job.claims < ?) THEN job.claims + ? ELSE job.claims END, locked_by=?, locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)), started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT oldest.id
 FROM (SELECT candidate.id AS id
 FROM lane JOIN job AS candidate ON candidate.id IN (SELECT due.id
 FROM job AS due
@@ -35,7 +35,7 @@ WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.typ
 FROM job AS next_row
 WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
  LIMIT 1 OFFSET ?)))
- UPDATE job SET status='running', attempts=(job.attempts + ?), claims=(job.claims + ?), locked_by=?, locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)), started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT oldest.id
+ UPDATE job SET status='running', attempts=CASE WHEN (job.attempts < ?) THEN job.attempts + ? ELSE job.attempts END, claims=CASE WHEN (job.claims < ?) THEN job.claims + ? ELSE job.claims END, locked_by=?, locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)), started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT oldest.id
 FROM (SELECT candidate.id AS id
 FROM lane JOIN job AS candidate ON candidate.id IN (SELECT due.id
 FROM job AS due
@@ -84,7 +84,7 @@ FROM given JOIN job ON job.id = given.id AND job.status = 'running' AND job.clai
 WITH given AS MATERIALIZED
 (SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by, json_extract("each".value, ?) AS status, json_extract("each".value, ?) AS delay, json_extract("each".value, ?) AS attempts, json_extract("each".value, ?) AS refunds, json_extract("each".value, ?) AS error, json_extract("each".value, ?) AS errors, json_extract("each".value, ?) AS result, json_extract("each".value, ?) AS expired
 FROM json_each(?) AS "each")
- UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', given.delay)) ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(given.errors, job.errors), result=given.result, lease_expirations=(job.lease_expirations + given.expired), last_lease_expired_at=CASE WHEN (given.expired > ?) THEN strftime('%Y-%m-%d %H:%M:%f000', 'now') ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE strftime('%Y-%m-%d %H:%M:%f000', 'now') END FROM given WHERE job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
+ UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', given.delay)) ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(given.errors, job.errors), result=given.result, lease_expirations=CASE WHEN (job.lease_expirations < ?) THEN job.lease_expirations + given.expired ELSE job.lease_expirations END, last_lease_expired_at=CASE WHEN (given.expired > ?) THEN strftime('%Y-%m-%d %H:%M:%f000', 'now') ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE strftime('%Y-%m-%d %H:%M:%f000', 'now') END FROM given WHERE job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
 
 -- expired
 SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(job.errors AS TEXT) AS errors
