@@ -94,7 +94,7 @@ def test_f38_backoff_of_a_vanished_worker_is_within_its_cap_at_any_attempt(app: 
     late = [attempt + 1 for attempt in ATTEMPTS if 1 < attempt <= 100_000]
     in_a_day, within_an_hour = ([add_at(app, each, attempt) for attempt in late] for each in (capped, overflowing))
     with app.sessions.begin() as session:
-        gone = {"status": "running", "locked_by": "gone", "claims": 1, "started_at": Job.created_at}
+        gone: dict[str, Any] = {"status": "running", "locked_by": "gone", "claims": 1, "started_at": Job.created_at}
         session.execute(update(Job).values(gone | {"locked_until": Job.created_at}))
 
     with app.worker() as worker:
@@ -113,7 +113,7 @@ def test_f38_row_whose_numbers_are_full_holds_up_no_other(session: Session, colu
     """A count that can't go on is that row's own affair: the others beside it are claimed and reaped."""
     add(session, ago=HOUR, **{column: LARGEST})
     ready = add(session)
-    gone = {"status": "running", "locked_by": "gone", "started_at": clock.read(session) - HOUR}
+    gone: dict[str, Any] = {"status": "running", "locked_by": "gone", "started_at": clock.read(session) - HOUR}
     gone |= {"attempts": 1, "claims": 1, "locked_until": clock.read(session) - MINUTE}
     add(session, **gone | {column: LARGEST})
     orphan = add(session, **gone)
