@@ -115,7 +115,8 @@ def test_f38_row_whose_numbers_are_full_holds_up_no_other(session: Session, colu
     ready = add(session)
     gone: dict[str, Any] = {"status": "running", "locked_by": "gone", "started_at": clock.read(session) - HOUR}
     gone |= {"attempts": 1, "claims": 1, "locked_until": clock.read(session) - MINUTE}
-    add(session, **gone | {column: LARGEST})
+    full: dict[str, Any] = gone | {column: LARGEST}
+    add(session, **full)
     orphan = add(session, **gone)
     session.commit()
 
