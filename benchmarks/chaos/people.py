@@ -36,10 +36,12 @@ class People:
     """One thread that does something by hand until it is closed. What it did is noted by the watch on the table.
 
     :ivar acts: how often it did what
+    :ivar surprises: errors that are not the database's
     """
 
     def __init__(self, url: str, draw: random.Random, first_slot: datetime) -> None:
         self.acts: dict[str, int] = {}
+        self.surprises: list[str] = []
         self._engine: Engine = create_engine(url, connect_args={"application_name": OPERATOR}, pool_size=1)
         self._draw = draw
         self._ending = threading.Event()
@@ -83,6 +85,8 @@ class People:
             self.acts[name] = self.acts.get(name, 0) + 1
         except SQLAlchemyError:
             pass  # the server is away, or has ended the connection: the act has not happened
+        except Exception as error:  # noqa: BLE001  # recorded: it counts as broken
+            self.surprises.append(f"{name} raised {error!r}")
 
     def _some(self, session: Session, *statuses: str) -> list[int]:
         """Draw some jobs of no schedule: of a slot's job there is one for good."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -85,6 +86,7 @@ def run(seconds: float, seed: int, say: Say, *, workers: int = WORKERS) -> Repor
     draw = random.Random(seed)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="sqla_jobs_chaos_"))
+        stack.push(partial(_remove_when_interrupted, folder))
         server = stack.enter_context(PostgresServer())
         urls = Urls(server)
         first_slot = _set_up(server, urls)
@@ -101,7 +103,7 @@ def run(seconds: float, seed: int, say: Say, *, workers: int = WORKERS) -> Repor
         is_drained = _drained(urls, crew, say)
         recovery = time.monotonic() - healed
         crew.stop_workers()
-        report = _judged(server, crew, is_drained=is_drained)
+        report = _judged(server, crew.known, [*crew.surprises, *people.surprises], is_drained=is_drained)
         report.figures |= {
             "kills": faults.counts["kill"] + faults.counts["kill_enqueuer"],
             "faults": dict(sorted(faults.counts.items())),
@@ -114,6 +116,11 @@ def run(seconds: float, seed: int, say: Say, *, workers: int = WORKERS) -> Repor
         shutil.rmtree(folder)
     report.figures |= {"seed": seed, "seconds": round(time.monotonic() - began, 1)}
     return report
+
+
+def _remove_when_interrupted(folder: Path, kind: type[BaseException] | None, *_: object) -> None:
+    if kind is not None and issubclass(kind, SystemExit):
+        shutil.rmtree(folder)
 
 
 def _set_up(server: PostgresServer, urls: Urls) -> datetime:
@@ -181,11 +188,11 @@ class _Rest:
                 self._say(f"after {waited:.0f} s: {' '.join(map(str, each))}")
 
 
-def _judged(server: PostgresServer, crew: Crew, *, is_drained: bool) -> Report:
+def _judged(server: PostgresServer, known: dict[str, int | None], surprises: list[str], *, is_drained: bool) -> Report:
     engine = create_engine(server.url)
     with Session(engine) as session, session.begin():
-        session.add_all([Known(batch=batch, entries=entries) for batch, entries in crew.known.items()])
-        session.add_all([Violation(what=surprise) for surprise in crew.surprises])
+        session.add_all([Known(batch=batch, entries=entries) for batch, entries in known.items()])
+        session.add_all([Violation(what=surprise) for surprise in surprises])
     with engine.connect() as connection:
         connection.execute(text("ANALYZE"))
         report = Report(judge(connection), is_drained=is_drained)

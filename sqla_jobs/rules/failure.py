@@ -23,6 +23,10 @@ _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|[\\/]lib[\\/]python\d
 _ADVERTS = ("(Background on this error at: ", "[SQL parameters hidden due to hide_parameters=True]")
 """SQLAlchemy ends its messages with these; a reader looks there for the error."""
 
+_PARTS_OF_ERRORS = ("[SQL:", "HINT:", "CONTEXT:", "QUERY:", "Traceback ", "The above exception", "During handling")
+
+_PASSWORD_GIVEN = re.compile(r"(?i)(\bpassword\s{0,3}=\s{0,3})(?:'[^']*'|[^\s'\"&;,)]+)")
+
 _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)(?!\d+/)[^\s'\"]+@")
 
 
@@ -82,13 +86,29 @@ def reason(error: BaseException, *, redact: Callable[[str], str] | None = None) 
 
 
 def _kept(text: str, error: BaseException, redact: Callable[[str], str] | None) -> str:
-    text = _shortened(storable(mask(text)))
+    text = _shortened(storable(mask(_without_values(text))))
     if redact is None:
         return text
     try:
         return storable(redact(text))
     except BaseException as broken:  # noqa: BLE001  # the app's own function; its failure must show nothing
         return f"{type(error).__name__} (its text is withheld: the redact function raised {type(broken).__name__})"
+
+
+def _without_values(text: str) -> str:
+    """Hide the values of rows, which PostgreSQL quotes in the DETAIL of its errors, down to the next part."""
+    if "DETAIL:" not in text:
+        return text
+    lines: list[str] = []
+    is_hidden = False
+    for line in text.splitlines():
+        is_hidden = line.startswith("DETAIL:") or (is_hidden and not line.startswith(_PARTS_OF_ERRORS))
+        if line.startswith("DETAIL:"):
+            head, _, _ = line.partition("=(") if "=(" in line else line.partition("(")
+            lines.append(f"{head} (its values are hidden)" if "(" in line else line)
+        elif not is_hidden:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def _shortened(text: str) -> str:
@@ -105,8 +125,8 @@ def _shortened(text: str) -> str:
 
 
 def mask(text: str) -> str:
-    """Hide passwords in URLs."""
-    return _PASSWORD_IN_URL.sub(r"\1***@", text)
+    """Hide passwords in URLs and in connection strings."""
+    return _PASSWORD_GIVEN.sub(r"\1***", _PASSWORD_IN_URL.sub(r"\1***@", text))
 
 
 def storable(text: str) -> str:
