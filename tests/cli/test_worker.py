@@ -89,7 +89,7 @@ def test_worker_waits_for_tables_that_are_not_there_yet(sqlite_office: Engine, c
 
     with calls.started("worker") as worker:
         # Of whichever of its parts was first.
-        assert "no such table: " in read_until(worker.stdout, "; trying again. If it lasts: is it up, and has it")
+        assert "no such table: " in read_until(worker.stdout, "; waiting for its tables: alembic upgrade head")
         worker.send_signal(signal.SIGINT)
         read_until(worker.stdout, "has stopped")
 
