@@ -316,6 +316,7 @@ class Worker:
         self._close(machinery)
 
     def _drain(self, machinery: Machinery) -> list[Any]:
+        machinery.end_claims()
         log.info("worker %s claims no more, and waits up to %s", self.name, self._settings.grace)
         return machinery.drain(timedelta(0) if self._fault is not None else self._settings.grace)
 
