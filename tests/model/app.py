@@ -163,6 +163,10 @@ class Scene:
         with Session(self.engine) as session, session.begin():
             yield session
 
+    def hold(self, session: Session) -> None:
+        """Keep the open transaction, however slow the machine is: the library bounds how long one may be idle."""
+        session.execute(text("SELECT set_config('idle_in_transaction_session_timeout', '0', true)"))
+
     def read(self) -> Stored:
         """Read all there is."""
         with self.transaction() as session:

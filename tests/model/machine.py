@@ -182,6 +182,14 @@ class Machine(People):
 
         self.end_transaction(session, ending, apply, schedules=[each.schedule_id for each in counted])
 
+    @turn(when=lambda self: self.schedules, scheduler=SCHEDULERS, nth=NTH, what=CHANGES, wishes=WISHES)
+    def overtake(self, scheduler: str, nth: int, what: Change, wishes: dict[str, Any]) -> None:
+        """A scheduler looks, somebody changes a schedule, and the scheduler writes."""
+        self.move_on(MINUTE)
+        self.look(scheduler)
+        self.change_schedules(nth, what, wishes)
+        self.write(scheduler, "commit", is_repeated=False)
+
     def _counts(self, decided: Plan) -> bool:
         """Tell whether a write must go through, and take note of why it must not."""
         row = self.schedules.get(decided.schedule_id)

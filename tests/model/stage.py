@@ -132,6 +132,7 @@ class Stage(RuleBasedStateMachine):
     ) -> None:
         """End a transaction that has written to these rows; *apply* tells the model, once it is committed."""
         if ending == "open" and self.scene.has_row_locks and self.flight is None:
+            self.scene.hold(session)
             self.flight = Flight(session, apply, frozenset(jobs), frozenset(schedules))
             return
         self._is_sound = False

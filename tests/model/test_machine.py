@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sqla_jobs.rules.lease import Lease
     from sqla_jobs.schema.tables import JobTable
 
-EXAMPLES: Final = int(os.environ.get("SQLA_JOBS_MODEL_EXAMPLES", "50"))
+EXAMPLES: Final = int(os.environ.get("SQLA_JOBS_MODEL_EXAMPLES", "40"))
 
 BATCH: Final = 10
 """Examples for each of Hypothesis's runs: from the eleventh on, it varies the ones that it has already had."""
@@ -48,7 +48,6 @@ SETTINGS: Final = settings(
 
 PATHS: Final = {
     "cancel of a job that is ready",
-    "claim whose answer was lost",
     "effects committed with the settle",
     "effects of a lost lease rolled back",
     "heartbeat finds a lease lost",
@@ -59,12 +58,19 @@ PATHS: Final = {
     "job reaped to death",
     "job rolled back with its savepoint",
     "jobs rolled back with their transaction",
+    "key of a job that is done",
     "key of a job that is ready",
     "key of a job that is running",
     "key twice in a batch",
+    "late settle of a job that is dead",
+    "late settle of a job that is done",
     "late settle of a job that is ready",
+    "late settle of a job that is running again",
     "lease renewed",
+    "requeue of a job that is dead",
     "requeue of a job that is failed",
+    "schedule in error",
+    "schedule of an unknown type marked",
     "settled after the lease, which nobody had reaped",
     "settled in time",
     "slot fired",
@@ -72,7 +78,7 @@ PATHS: Final = {
     "stale write after an edit",
     "stale write after another's",
 }
-"""What comes up in at least one of five examples: in fifty it must have been there."""
+"""What comes up in at least every fifth example: forty that have not had it all are not what they should be."""
 
 
 def test_rows_are_what_they_must_be_whatever_happens(database_url: str) -> None:
@@ -81,7 +87,7 @@ def test_rows_are_what_they_must_be_whatever_happens(database_url: str) -> None:
 
     play(database_url, paths)
 
-    assert EXAMPLES < 50 or not PATHS - paths.keys(), f"of {paths} some are missing: {PATHS - paths.keys()}"
+    assert EXAMPLES < 40 or not PATHS - paths.keys(), f"{PATHS - paths.keys()} never came up, only {dict(paths)}"
 
 
 def test_machine_finds_a_reaper_that_takes_live_leases(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ OUTCOMES: Final = st.sampled_from(
         GaveUp("hopeless"),
         Snoozed(5 * MINUTE),
         Interrupted("the database was away"),
+        Interrupted("the database was away"),
         Released(),
     ]
 )
@@ -221,10 +222,16 @@ class Workers(Stage):
         self.end_transaction(self._run(held), "rollback", lambda: None)
         self._settle(who, [(held, Failed("boom") if isinstance(outcome, Returned) else outcome)], is_answered=True)
 
-    @turn(when=lambda self: self.is_busy or self.has("ready"), worker=WORKERS, other=WORKERS)
-    def freeze(self, worker: str, other: str) -> None:
-        """A worker is stopped for so long that others give its jobs back and take them over."""
-        self._employed(worker)
+    @turn(
+        when=lambda self: self.is_busy or self.has("ready"),
+        worker=WORKERS,
+        other=WORKERS,
+        way=WAYS,
+        outcomes=st.lists(OUTCOMES, min_size=1, max_size=3),
+    )
+    def freeze(self, worker: str, other: str, way: Way, outcomes: list[Outcome]) -> None:
+        """A worker is stopped for so long that others give its jobs back and take them over; then it goes on."""
+        who = self._employed(worker)
         # To the very end of its lease, and then over any backoff.
         for time in (LEASE, 11 * MINUTE):
             self.move_on(time)
@@ -232,6 +239,8 @@ class Workers(Stage):
             self.look_over()
         if self.has("ready"):
             self.claim(other, 4, "commit", is_answered=True)
+            self.look_over()
+        self.end(who.name, 0, way, outcomes)
 
     @turn(when=lambda self: self.has("running"), limit=st.sampled_from([1, 2, ALL, ALL]), ending=ENDINGS)
     def reap(self, limit: int, ending: Ending) -> None:
