@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import threading
@@ -17,6 +18,10 @@ FORKS.set_forkserver_preload([program.__name__])
 
 HOLDUP = 30.0
 """Seconds that a process may take to end when it is asked to."""
+
+READING = threading.Lock()
+"""To be held by who starts a process or asks how one has ended: `multiprocessing` then reads the exit codes of all, and
+of two threads that read one at once, the second is told 255."""
 
 START = 120.0
 """Seconds that all may take to start, on a machine that has other things to do."""
@@ -38,7 +43,8 @@ class Process:
         self._post = post
         self._connection, theirs = FORKS.Pipe()
         self._process = FORKS.Process(target=program.main, args=(theirs, post.log, post.role, post.options))
-        self._process.start()
+        with READING:
+            self._process.start()
         theirs.close()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -63,12 +69,14 @@ class Process:
                     self._post.has_served.set()
                 else:
                     self._post.crew.hear(line)
-        self._process.join()
+        multiprocessing.connection.wait([self._process.sentinel])
+        with READING:
+            code = self._process.exitcode
         self._name.close()
         self._connection.close()
         self.has_ended.set()
-        assert self._process.exitcode is not None
-        return self._process.exitcode
+        assert code is not None
+        return code
 
 
 class Name:
