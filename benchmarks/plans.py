@@ -66,7 +66,7 @@ def statements_to_explain(connection: Connection) -> Iterator[tuple[str, Executa
     yield "settle 100", statements.settle(JOBS, can), {"rows": as_rows([row | ends | {"expired": 0} for row in fences])}
     yield "settle 1", statements.settle(JOBS, can), {"rows": as_rows([fences[0] | ends | {"expired": 0}])}
     yield "reap", statements.expired(JOBS), {"limit": 100}
-    yield "strays", statements.strays(JOBS), {"locked_by": "nobody"}
+    yield "strays", statements.strays(JOBS, can), {"locked_by": "nobody", "rows": "[]"}
 
 
 def explain(connection: Connection, statement: Executable, parameters: dict[str, Any]) -> str:
