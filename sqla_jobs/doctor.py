@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqla_jobs.errors import InvalidOption, UnsupportedDatabase
 from sqla_jobs.operations.comparison import Finding, Severity, compare
 from sqla_jobs.operations.registry import Jobs
+from sqla_jobs.runtime.sessions import SKIPS_ROLLBACKS, skips_rollbacks
 from sqla_jobs.schema import inspection
 from sqla_jobs.schema.dialects import Capabilities, capabilities, check_server, is_in_memory
 from sqla_jobs.schema.tables import JobTable
@@ -83,10 +84,11 @@ async def _visit_async(engine: Any, jobs: Jobs[Any]) -> list[Finding]:
 
 def _unserved(engine: Engine) -> list[Finding]:
     try:
-        capabilities(engine.dialect)
+        is_skipping = skips_rollbacks(engine)
     except UnsupportedDatabase as error:
         return [Finding("unsupported-database", "error", str(error), "keep the jobs in a database that is served")]
-    return []
+    # No look with it: it would leave its own transactions open.
+    return [Finding("skipped-rollback", "error", "rollbacks undo nothing", SKIPS_ROLLBACKS)] if is_skipping else []
 
 
 def _examine(connection: Connection, jobs: Jobs[Any]) -> list[Finding]:
@@ -314,6 +316,14 @@ def _read_only(facts: Facts) -> Iterator[Finding]:
         yield Finding("read-only", "error", what, remedy)
 
 
+def _encoding(facts: Facts) -> Iterator[Finding]:
+    encoding = facts.settings.get("server_encoding", "UTF8")
+    if encoding != "UTF8":
+        what = f"the database's encoding is {encoding}: jobs with other characters are not stored, nor are their errors"
+        remedy = "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and pg_dump into it"
+        yield Finding("encoding", "error", what, remedy)
+
+
 def _durability(facts: Facts) -> Iterator[Finding]:
     if facts.settings.get("synchronous_commit") == "off":
         what = (
@@ -375,6 +385,7 @@ CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
     _waits,
     _isolation,
     _read_only,
+    _encoding,
     _durability,
     _vacuum,
     _clocks,

@@ -234,7 +234,7 @@ class _Drain:
             settlement = decide(holding.lease, outcome, backoff=holding.spec.backoff, draw=0.0)
             if holding.key in leases.settle(session, self._jobs.table, [settlement]):
                 self.settled(settlement, holding.ms)
-            self._holdings.settled(holding)
+            self._holdings.settled([holding])
         for holding in self._holdings.running():
             self._holdings.next_after(holding)
         self._ends.clear()
@@ -258,6 +258,9 @@ class _Drain:
 
     def prepare(self, holding: Holding) -> None:
         """Do nothing: no heartbeat comes between."""
+
+    def raised(self, holding: Holding) -> None:
+        """Do nothing, for the same reason."""
 
     def submit(self, holding: Holding, outcome: Outcome, *, is_in_doubt: bool = False) -> None:
         """Keep an end, for `settle`."""

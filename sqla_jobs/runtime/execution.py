@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,7 +38,7 @@ from sqla_jobs.rules.settlement import (
 from sqla_jobs.runtime import context, failpoints
 from sqla_jobs.runtime.holdings import Holding, Holdings
 from sqla_jobs.runtime.sessions import is_infrastructure
-from sqla_jobs.runtime.snapshots import LeaseLost, LeaseUnknown
+from sqla_jobs.runtime.snapshots import LeaseLost, LeaseUnknown, when_raised
 from sqla_jobs.runtime.warden import timed_out
 from sqla_jobs.schema.trouble import is_read_only
 
@@ -76,6 +76,10 @@ class Preparation(Protocol):
 
     def prepare(self, holding: Holding) -> None:
         """Do it."""
+        ...
+
+    def raised(self, holding: Holding) -> None:
+        """Do it for a handler that takes a snapshot by itself, just before."""
         ...
 
 
@@ -129,6 +133,7 @@ class Execution:
             else:
                 self._snapshots.prepare(holding)
                 session = self._sessions.new()
+                when_raised(session, lambda: self._snapshots.raised(holding))
                 self._complete(session, holding, spec.function(session, **arguments))
         except BaseException as error:  # noqa: BLE001  # an outcome, SystemExit and KeyboardInterrupt included: the worker lives on
             if session is not None:
@@ -153,6 +158,7 @@ class Execution:
                 if self._snapshots.may_be_taken:
                     await asyncio.to_thread(self._snapshots.prepare, holding)
                 session = opened = self._sessions.new_async()
+                when_raised(session.sync_session, lambda: _aside(lambda: self._snapshots.raised(holding)))
                 value = await _watched(holding, lambda: spec.function(opened, **arguments))
                 await session.run_sync(self._complete, holding, value)
         except BaseException as error:  # noqa: BLE001  # as above; the handler's task alone is ever cancelled
@@ -184,14 +190,19 @@ class Execution:
         failpoints.reach("complete", "before_commit", session, mapper)
         session.commit()
         failpoints.reach("complete", "after_commit", session, mapper)
-        self._holdings.settled(holding)
-        if self._holdings.tell_once(holding):
+        if self._holdings.settled([holding]):
             self._reporter.settled(settlement, holding.ms)
 
     def _returned(self, value: object) -> Returned:
-        """Keep the result. One that can't be stored is no failure: the work is done."""
+        """Keep the result. One that can't be stored is no failure: the work is done.
+
+        :raises TypeError: the work is not done: it is a coroutine that nobody has awaited
+        """
         if value is None:
-            return Returned()
+            return _NOTHING
+        if isinstance(value, Coroutine):
+            value.close()  # else Python warns of it whenever it is collected
+            raise TypeError(_NOT_AWAITED)
         try:
             return Returned(to_json(value, max_bytes=self._jobs.max_payload))
         except (TypeError, ValueError) as error:
@@ -206,19 +217,14 @@ class Execution:
             self._doubtful.submit(holding, outcome, is_in_doubt=not isinstance(error, LeaseLost))
         elif isinstance(error, LeaseLost):
             holding.is_lost = True
-            if self._holdings.begin_settling(holding):
-                self._holdings.settled(holding)
-                self._tell_lost(holding)
+            if self._holdings.begin_settling(holding) and self._holdings.settled([holding]):
+                self._reporter.tell("lease_lost", holding.lease, holding.ms, holding.silence)
         else:
             self._finish(holding, self._outcome(holding, error))
 
     def _finish(self, holding: Holding, outcome: Outcome) -> None:
         if self._holdings.begin_settling(holding):
             self._settler.submit(holding, outcome)
-
-    def _tell_lost(self, holding: Holding) -> None:
-        if self._holdings.tell_once(holding):
-            self._reporter.tell("lease_lost", holding.lease, holding.ms, holding.silence)
 
     def _outcome(self, holding: Holding, error: BaseException) -> Outcome:
         try:
@@ -246,6 +252,13 @@ class Execution:
             case _:
                 return Failed(describe(error, redact=redact))
 
+
+_NOTHING = Returned()
+
+_NOT_AWAITED = (
+    "the handler returned a coroutine, and what is in it has not run: write the handler itself as `async def` (a "
+    "lambda or a decorator may hide that it is one), and await what it calls"
+)
 
 _CHANGED = "the handler has deleted its job's row, or changed the library's columns on it: nothing was committed"
 
@@ -278,6 +291,13 @@ async def _watched(holding: Holding, call: Callable[[], Awaitable[Any]]) -> Any:
     if isinstance(ended, _Raised):
         raise ended.error
     return ended
+
+
+def _aside(call: Callable[[], None]) -> None:
+    """Call what blocks in a thread, from inside a greenlet of SQLAlchemy's, so that the event loop goes on."""
+    from sqlalchemy.util import await_only
+
+    await_only(asyncio.to_thread(call))
 
 
 def _abandon(session: Session, error: BaseException) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from sqla_jobs.errors import InvalidSessions
+from sqla_jobs.runtime import snapshots
 from sqla_jobs.runtime.connections import as_async, like
 from sqla_jobs.schema.dialects import capabilities, is_in_memory
 from sqla_jobs.schema.tables import JobTable
@@ -86,7 +87,8 @@ class Sessions:
         self._loop_engines.clear()
 
     def watch(self) -> None:
-        """Mark errors of these engines that are the database's fault, for `is_infrastructure`."""
+        """Mark errors of these engines that are the database's fault, for `is_infrastructure`; look at transactions."""
+        snapshots.watch()
         for engine in self._engines:
             event.listen(engine, "handle_error", self._mark)
 
@@ -114,6 +116,21 @@ def is_infrastructure(error: BaseException, *, has_session: bool) -> bool:
     :param has_session: whether the handler had the job's session: a pool that is exhausted may be the app's own else
     """
     return (has_session and isinstance(error, PoolTimeoutError)) or vars(error).get(_OUTAGE_MARK, False)
+
+
+SKIPS_ROLLBACKS = (
+    "skip_autocommit_rollback=True takes a SQLite driver that leaves transactions alone for one that has none: take "
+    "the option off create_engine(…)"
+)
+
+
+def skips_rollbacks(engine: Engine) -> bool:
+    """Tell whether rollbacks are left out because transactions are begun by hand, as the savepoints of SQLite need it.
+
+    :raises UnsupportedDatabase: it is of a kind that is not served
+    """
+    begins_by_hand = capabilities(engine.dialect).begin_writing is not None
+    return begins_by_hand and getattr(engine.dialect, "skip_autocommit_rollback", False)  # since SQLAlchemy 2.0.43
 
 
 def _mark(context: ExceptionContext) -> None:
@@ -154,7 +171,8 @@ def _engine(make: Callable[[], Any], name: str, jobs: JobTable) -> Engine:
             "the session factory is bound to a Connection, and a worker needs connections of its own: bind it to the "
             "Engine. To run jobs inside a test's transaction, use sqla_jobs.testing.drain"
         )
-    capabilities(bind.dialect)
+    if skips_rollbacks(bind):
+        raise InvalidSessions(f"{name} has an engine whose rollbacks undo nothing: {SKIPS_ROLLBACKS}")
     if is_in_memory(bind.dialect, bind.url):
         raise InvalidSessions(
             "an in-memory SQLite database lives in one connection, and a worker needs several: use a file. To run "

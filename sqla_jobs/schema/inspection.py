@@ -35,7 +35,7 @@ from sqlalchemy.types import TypeEngine
 
 from sqla_jobs.schema.dialects import Capabilities, capabilities, db_now, epoch
 
-SETTINGS = ("fsync", "synchronous_commit", "autovacuum", "transaction_read_only")
+SETTINGS = ("fsync", "synchronous_commit", "autovacuum", "transaction_read_only", "server_encoding")
 
 
 def nothing() -> Select[Any]:

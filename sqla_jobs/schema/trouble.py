@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-_OUTAGE_STATES = frozenset({"40001", "40P01", "25006", "25P03", "57P01", "57P02", "57P03", "57P05", "55P03", "53300"})
-"""Serialization failure, deadlock, read-only, idle kills, shutdowns, lock time-out, too many connections."""
+_OUTAGE_STATES = frozenset({"40001", "40P01", "25006", "25P03", "57P01", "57P02", "57P03", "57P05", "55P03"})
+"""Serialization failure, deadlock, read-only, idle kills, shutdowns, lock time-out."""
 
-_OUTAGE_TEXTS = ("database is locked", "database table is locked", "database schema is locked", "disk i/o error")
+_OUTAGE_CLASSES = ("08", "53")
+"""No connection; no resources: disk full, out of memory, too many connections, some limit of the server's."""
+
+_OUTAGE_TEXTS = (
+    "database is locked",
+    "database table is locked",
+    "database schema is locked",
+    "disk i/o error",
+    "database or disk is full",
+)
+
+_STALE_PLAN_STATE = "0A000"
+
+_STALE_PLAN_TEXTS = ("cached plan must not change result type", "cached statement plan is invalid")
+"""The server's, and what SQLAlchemy makes of it for asyncpg: the state alone says only that something can't be done."""
 
 _READ_ONLY_STATE = "25006"
 
@@ -24,8 +38,17 @@ def is_outage(error: BaseException) -> bool:
     """Tell whether a driver's error says that the database, and not the statement, is the trouble."""
     state = _state(error)
     if state is not None:
-        return state in _OUTAGE_STATES or state.startswith("08")
-    return any(text in str(error).lower() for text in _OUTAGE_TEXTS)
+        return state in _OUTAGE_STATES or state.startswith(_OUTAGE_CLASSES) or is_stale_plan(error)
+    return any(text in str(error).lower() for text in _OUTAGE_TEXTS) or is_stale_plan(error)
+
+
+def is_stale_plan(error: BaseException) -> bool:
+    """Tell whether a migration has changed what a prepared statement gives: prepared anew, it goes through."""
+    if _state(error) not in {_STALE_PLAN_STATE, None}:  # SQLAlchemy 2.1 gives none for asyncpg
+        return False
+    # By the function of the server's that says so, too: the text may be in another language.
+    said_by = getattr(getattr(error, "diag", None), "source_function", None)
+    return said_by == "RevalidateCachedQuery" or any(text in str(error) for text in _STALE_PLAN_TEXTS)
 
 
 def is_missing_column(error: BaseException) -> bool:

@@ -3,10 +3,12 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import ExitStack
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import StaticPool, create_engine, event, make_url
+from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.orm import DeclarativeBase
 
 import sqla_jobs.doctor
@@ -151,6 +153,48 @@ def test_doctor_finds_settings_of_the_server(
 
     assert finding.severity == severity
     assert setting.partition("=")[0] in finding.remedy
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_doctor_finds_an_encoding_that_not_all_text_has(
+    encoding: str, postgresql_server: str, new_engine: Callable[..., Engine]
+) -> None:
+    """Where text may have no characters, jobs can't be stored, nor how they ended; another database is the remedy."""
+    url = make_url(postgresql_server).set(database=f"sqla_jobs_{encoding.lower()}")
+    admin = create_engine(postgresql_server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        version = connection.dialect.server_version_info or ()
+        provider = "LOCALE_PROVIDER libc" if version >= (15,) else ""
+        connection.exec_driver_sql(
+            f"CREATE DATABASE {url.database} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' {provider} "
+            "TEMPLATE template0"
+        )
+    try:
+        # psycopg gives text of SQL_ASCII as bytes, and SQLAlchemy does not even connect, unless told so.
+        engine = new_engine(url.set(query=dict(url.query) | {"client_encoding": "utf8"}))
+        finding = found(engine)["encoding"]
+        engine.dispose()
+    finally:
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"DROP DATABASE {url.database} WITH (FORCE)")
+        admin.dispose()
+
+    assert finding.severity == "error"
+    assert f"encoding is {encoding}" in finding.what
+    assert "ENCODING 'UTF8'" in finding.remedy
+
+
+@pytest.mark.skipif(
+    "skip_autocommit_rollback" not in signature(DefaultDialect).parameters, reason="of a later SQLAlchemy"
+)
+def test_doctor_finds_rollbacks_that_are_left_out(sqlite_url: str) -> None:
+    """With `skip_autocommit_rollback`, no rollback undoes anything on SQLite: an error, found without a look."""
+    engine = build_engine(sqlite_url, skip_autocommit_rollback=True)
+
+    findings = doctor(engine, JOBS)
+
+    assert [(finding.code, finding.severity) for finding in findings] == [("skipped-rollback", "error")]
+    assert "take the option off create_engine" in findings[0].remedy
 
 
 def test_doctor_finds_a_table_that_is_never_vacuumed(postgresql_url: str, new_engine: Callable[..., Engine]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from contextvars import ContextVar
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -246,6 +247,37 @@ def test_result_when_it_cannot_be_stored(app: App, value: object) -> None:
     assert (row.status, row.result, row.errors) == ("done", None, [])
     assert (row.last_error or "").startswith("the result was not stored: ")
     assert app.heard() == ["done"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["plain", "session", "async"])
+def test_handler_when_it_returns_a_coroutine(app: App, kind: str) -> None:
+    """A coroutine that nobody awaits has done nothing: the attempt has failed, and its error asks for `async def`."""
+    ran: list[str] = []
+
+    async def work() -> None:
+        ran.append("work")
+
+    def plain() -> Any:
+        return work()
+
+    def with_session(session: Session) -> Any:
+        session.add(Note(text="written"))
+        return work()
+
+    async def forgetful() -> Any:
+        return work()
+
+    function: Any = {"plain": plain, "session": with_session, "async": forgetful}[kind]
+    job = app.add(app.jobs.handler(name="work", max_attempts=2, backoff=AT_ONCE)(function))
+
+    app.run(within=timedelta(seconds=1))
+    gc.collect()
+
+    row = app.row(job)
+    assert (row.status, row.attempts, ran, app.notes()) == ("dead", 2, [], [])
+    assert "write the handler itself as `async def`" in str(row.last_error)
+    assert app.heard() == ["retried", "dead"]
 
 
 def test_payload_when_it_is_no_object(app: App) -> None:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, NullPool, create_engine
+from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
@@ -77,6 +79,32 @@ def test_factory_when_the_database_is_in_memory(url: str, make_engine: MakeEngin
 
     with pytest.raises(InvalidSessions, match=r"in-memory SQLite.*use a file"):
         Worker(Jobs(Job), sessionmaker(engine))
+
+
+@pytest.mark.skipif(
+    "skip_autocommit_rollback" not in signature(DefaultDialect).parameters, reason="of a later SQLAlchemy"
+)
+def test_factory_when_rollbacks_are_left_out(database_url: str, make_engine: MakeEngine) -> None:
+    """On SQLite `skip_autocommit_rollback` leaves out every rollback: refused. On PostgreSQL it does what it says."""
+    engine = make_engine(database_url, skip_autocommit_rollback=True)
+    app = App(engine)
+
+    if engine.dialect.name == "sqlite":
+        with pytest.raises(InvalidSessions, match=r"skip_autocommit_rollback=True.*take the option off"):
+            app.worker()
+        return
+
+    @app.jobs.handler(max_attempts=1)
+    def write(session: Session) -> None:
+        session.add(Note(text="written"))
+        session.flush()
+        raise ValueError("boom")
+
+    app.create().add(write)
+
+    app.run()
+
+    assert (app.statuses(), app.notes()) == (["dead"], [])
 
 
 def test_factory_when_it_is_bound_to_nothing() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from datetime import timedelta
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 from sqla_jobs import current_job, enqueue_many
 from tests.engines import build_async_engine, build_engine
 from tests.runtime.app import SOON, App, MakeEngine, Note, wait_for
+from tests.runtime.statements import HEARTBEAT, Statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,3 +154,84 @@ def test_async_handler_when_a_snapshot_is_taken(postgresql_url: str, level: str,
         app.hear("done")
 
     assert app.notes() == ["written"]
+
+
+@pytest.mark.parametrize("level", [*LEVELS, "REPEATABLE_READ"])
+def test_handler_when_it_raises_its_own_level(pg_app: App, level: str, ear: Ear) -> None:
+    """A handler that raises its session's isolation level, and runs longer than a heartbeat, commits at its end."""
+    beats = Statements(pg_app.engine, HEARTBEAT)
+    is_over = threading.Event()
+    seen: list[timedelta | None] = []
+
+    @pg_app.jobs.handler
+    def write(session: Session) -> None:
+        session.connection(execution_options={"isolation_level": level})
+        assert session.scalars(select(Note)).all() == []
+        beats.wait_for(beats.answered + 2)
+        session.add(Note(text="written"))
+        seen.append(current_job().remaining)
+
+    @pg_app.jobs.handler
+    def other() -> None:
+        wait_for(is_over)
+
+    job = pg_app.add(write)
+    pg_app.add(other)
+
+    with pg_app.worker(lease=timedelta(seconds=1)):
+        assert pg_app.hear("done").job_id == job
+        is_over.set()
+        pg_app.hear("done")
+
+    assert pg_app.notes() == ["written"]
+    assert seen[0] is not None
+    assert timedelta(minutes=9) < seen[0] <= timedelta(minutes=10)
+    assert len(ear.lines("write raises its session's isolation level", level=30)) == 1
+
+
+def test_async_handler_when_it_raises_its_own_level(async_app: App) -> None:
+    """The same for an async handler: the event loop goes on while the lease is renewed. A file has no such levels."""
+    assert async_app.async_sessions is not None
+    beats = Statements(async_app.async_sessions.kw["bind"].sync_engine, HEARTBEAT)
+    is_over = threading.Event()
+
+    @async_app.jobs.handler(timeout=timedelta(minutes=1))
+    async def write(session: AsyncSession) -> None:
+        await session.connection(execution_options={"isolation_level": "SERIALIZABLE"})
+        assert (await session.scalars(select(Note))).all() == []
+        if async_app.engine.dialect.name == "postgresql":
+            await asyncio.to_thread(beats.wait_for, beats.answered + 2)
+        session.add(Note(text="written"))
+
+    @async_app.jobs.handler
+    async def other() -> None:
+        await asyncio.to_thread(wait_for, is_over)
+
+    job = async_app.add(write)
+    async_app.add(other)
+
+    with async_app.worker(lease=timedelta(seconds=1)):
+        assert async_app.hear("done").job_id == job
+        is_over.set()
+        async_app.hear("done")
+
+    assert async_app.notes() == ["written"]
+
+
+def test_level_when_a_session_has_no_job(pg_app: App) -> None:
+    """Sessions of the app's own begin at any level while a worker runs, and other sessions of a handler's do."""
+    notes: list[str] = []
+
+    @pg_app.jobs.handler
+    def write(session: Session) -> None:
+        with pg_app.sessions() as own:
+            own.connection(execution_options={"isolation_level": "SERIALIZABLE"})
+            notes.extend(own.scalars(select(Note.text)))
+        row = current_job().load(session)
+        assert row.locked_until - row.started_at < timedelta(minutes=2)
+
+    job = pg_app.add(write)
+
+    pg_app.run(lease=timedelta(minutes=1))
+
+    assert pg_app.row(job).status == "done"
