@@ -7,11 +7,11 @@ transaction must hold the write lock from its first statement.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from operator import itemgetter
+from typing import Any, cast
 
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
@@ -23,8 +23,12 @@ from sqla_jobs.rules.settlement import Settlement
 from sqla_jobs.schema import statements
 from sqla_jobs.schema.dialects import Capabilities, as_rows, capabilities
 from sqla_jobs.schema.tables import JobTable
+from sqla_jobs.status import JobStatus
 
 Key = tuple[int, int]
+
+_AGE = itemgetter(12, 0)
+"""Of a row that a claim returns: since when it is due, then its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +53,45 @@ def claim(
     statement = statements.claim(jobs, _can(session, jobs), every_queue=demand.queues is None)
     parameters = demand.parameters | {"limit": limit, "locked_by": locked_by, "lease": lease.total_seconds()}
     rows = _execute(session, jobs, statement, parameters).all()
-    return [_lease(row) for row in sorted(rows, key=_age)]
+    return [_lease(row) for row in sorted(rows, key=_AGE)]
 
 
-def _age(row: Row[Any]) -> tuple[float, int]:
-    return (-math.inf if row.due is None else row.due, row.id)
+def due(session: Session, jobs: JobTable, demand: Demand, *, limit: int, but: Collection[int]) -> list[int]:
+    """Lock up to *limit* due jobs, oldest `run_at` first, but for the ids *but*, and give their ids.
+
+    For `claim_these` in the same transaction: a claim that fails does not say which row it failed for.
+    """
+    statement = statements.due_but(jobs, _can(session, jobs), every_queue=demand.queues is None)
+    return [*_execute(session, jobs, statement, demand.parameters | {"limit": limit} | _ids(but)).scalars()]
 
 
-def seconds_until_due(session: Session, jobs: JobTable, demand: Demand) -> float | None:
-    """Give the seconds until the first ready job of *demand* is due, at most 0 if one is; None if there is none."""
+def claim_these(
+    session: Session, jobs: JobTable, ids: Collection[int], *, locked_by: str, lease: timedelta
+) -> list[Lease]:
+    """Claim the jobs that `due` has locked."""
+    if not ids:
+        return []
+    parameters = {"locked_by": locked_by, "lease": lease.total_seconds()} | _ids(ids)
+    rows = _execute(session, jobs, statements.claim_these(jobs, _can(session, jobs)), parameters).all()
+    return [_lease(row) for row in sorted(rows, key=_AGE)]
+
+
+def _ids(ids: Collection[int]) -> dict[str, Any]:
+    return {"rows": as_rows([{"id": id_} for id_ in ids])}
+
+
+def seconds_until_due(session: Session, jobs: JobTable, demand: Demand, *, but: Collection[int] = ()) -> float | None:
+    """Give the seconds until the first ready job of *demand* is due, at most 0 if one is; None if there is none.
+
+    :param but: ids of jobs that don't count
+    """
     if not demand.types:
         return None
-    statement = statements.next_due(jobs, every_queue=demand.queues is None)
-    seconds = _execute(session, jobs, statement, demand.parameters).scalar_one()
+    statement, parameters = statements.next_due(jobs, every_queue=demand.queues is None), demand.parameters
+    if but:
+        statement = statements.next_due_but(jobs, _can(session, jobs), every_queue=demand.queues is None)
+        parameters |= _ids(but)
+    seconds = _execute(session, jobs, statement, parameters).scalar_one()
     return None if seconds is None else float(seconds)
 
 
@@ -90,11 +120,26 @@ def settle(session: Session, jobs: JobTable, settlements: Sequence[Settlement]) 
 
     It waits for rows that others have locked, so that the answer is final.
     """
-    if not settlements:
-        return frozenset()
-    parameters = {"rows": as_rows([_settle_row(settlement) for settlement in settlements])}
-    rows = _execute(session, jobs, statements.settle(jobs, _can(session, jobs)), parameters)
-    return frozenset((row.id, row.claims) for row in rows)
+    plain = [settlement.lease for settlement in settlements if _is_plain(settlement)]
+    others = [_settle_row(settlement) for settlement in settlements if not _is_plain(settlement)]
+    matched = _complete(session, jobs, plain) if plain else frozenset[Key]()
+    if others:
+        statement = statements.settle(jobs, _can(session, jobs))
+        rows = _execute(session, jobs, statement, {"rows": as_rows(others)})
+        matched |= {(id_, claims) for id_, claims in rows}
+    return matched
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    """Tell whether the row shall say that the job is done, and no more."""
+    return settlement.status is JobStatus.DONE and settlement.result is None and settlement.error is None
+
+
+def _complete(session: Session, jobs: JobTable, leases: Sequence[Lease]) -> frozenset[Key]:
+    if len(leases) > 1:
+        return _keys(session, jobs, statements.complete(jobs, _can(session, jobs)), leases)
+    held = {"held_id": leases[0].id, "held_claims": leases[0].claims, "held_by": leases[0].locked_by}
+    return frozenset((id_, claims) for id_, claims in _execute(session, jobs, statements.complete_one(jobs), held))
 
 
 def endings(session: Session, jobs: JobTable, leases: Sequence[Lease]) -> dict[Key, str]:
@@ -107,24 +152,39 @@ def endings(session: Session, jobs: JobTable, leases: Sequence[Lease]) -> dict[K
     return {(row.id, row.claims): row.status for row in rows}
 
 
-def expired(session: Session, jobs: JobTable, *, limit: int) -> list[Lease]:
-    """Lock up to *limit* running jobs whose lease is over, passing over locked ones. Settle them before the commit."""
-    rows = _execute(session, jobs, statements.expired(jobs), {"limit": limit})
-    return [_lease(row) for row in rows]
+def expired(session: Session, jobs: JobTable, *, limit: int, but: Collection[int] = ()) -> list[Lease]:
+    """Lock up to *limit* running jobs whose lease is over, passing over locked ones. Settle them before the commit.
+
+    :param but: ids of jobs to pass over, too
+    """
+    statement, parameters = statements.expired(jobs), {"limit": limit}
+    if but:
+        statement, parameters = statements.expired_but(jobs, _can(session, jobs)), parameters | _ids(but)
+    return [_lease(row) for row in _execute(session, jobs, statement, parameters)]
 
 
 def strays(session: Session, jobs: JobTable, *, locked_by: str, held: frozenset[Key]) -> list[Lease]:
     """Give the running jobs that bear *locked_by* and are not in *held*: claims whose answer was lost."""
-    rows = _execute(session, jobs, statements.strays(jobs), {"locked_by": locked_by})
-    return [lease for lease in map(_lease, rows) if lease.key not in held]
+    claims = as_rows([{"id": id_, "claims": number} for id_, number in held])
+    statement = statements.strays(jobs, _can(session, jobs))
+    return [*map(_lease, _execute(session, jobs, statement, {"locked_by": locked_by, "rows": claims}))]
 
 
-def reap(session: Session, jobs: JobTable, decide: Callable[[Lease], Settlement], *, limit: int) -> list[Settlement]:
+def reap(
+    session: Session,
+    jobs: JobTable,
+    decide: Callable[[Lease], Settlement],
+    *,
+    limit: int,
+    but: Collection[int] = (),
+) -> list[Settlement]:
     """Settle up to *limit* jobs whose lease is over as *decide* says, and give what was written.
 
     The rows stay locked between the look and the update, so no heartbeat comes between.
+
+    :param but: ids of jobs to pass over
     """
-    settlements = [decide(lease) for lease in expired(session, jobs, limit=limit)]
+    settlements = [decide(lease) for lease in expired(session, jobs, limit=limit, but=but)]
     written = settle(session, jobs, settlements)
     return [settlement for settlement in settlements if settlement.lease.key in written]
 
@@ -141,7 +201,8 @@ def _keys(
     session: Session, jobs: JobTable, statement: Executable, leases: Sequence[Lease], **more: Any
 ) -> frozenset[Key]:
     rows = as_rows([_fence_row(lease) for lease in leases])
-    return frozenset((row.id, row.claims) for row in _execute(session, jobs, statement, {"rows": rows, **more}))
+    found = _execute(session, jobs, statement, {"rows": rows, **more})
+    return frozenset((id_, claims) for id_, claims in found)
 
 
 def _fence_row(lease: Lease) -> dict[str, object]:
@@ -166,22 +227,25 @@ def _json(value: object) -> str | None:
 
 
 def _lease(row: Row[Any]) -> Lease:
+    # By place: a hundred rows at a time come here, and each name costs.
+    given: tuple[Any, ...] = cast("Any", row)
+    id_, type_, queue, payload, attempts, max_attempts, refunds, claims, locked_by, started_at, slot, errors, *_ = given
     return Lease(
-        id=row.id,
-        type=row.type,
-        queue=row.queue,
-        payload=parsed(row.payload),
-        attempt=row.attempts,
-        max_attempts=row.max_attempts,
-        refunds=row.refunds,
-        claims=row.claims,
-        locked_by=row.locked_by,
-        started_at=instant(row.started_at),
-        slot=instant(row.slot),
-        errors=_listed(parsed(row.errors)),
+        id_,
+        type_,
+        queue,
+        parsed(payload),
+        attempts,
+        max_attempts,
+        refunds,
+        claims,
+        locked_by,
+        instant(started_at),
+        None if slot is None else instant(slot),
+        [] if errors == "[]" else _listed(parsed(errors)),
     )
 
 
 def _listed(errors: Any) -> list[Any]:
     """Give the row's errors; whatever else somebody wrote there is dropped at the next failure."""
-    return [*errors] if isinstance(errors, list) else []
+    return errors if isinstance(errors, list) else []

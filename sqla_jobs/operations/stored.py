@@ -14,11 +14,14 @@ def instant(seconds: float | None) -> datetime | None:
         return None
 
 
+_decode = json.JSONDecoder(parse_constant=lambda _: None).decode  # made once: `json.loads` would make one each time
+
+
 def parsed(value: object) -> object:
     """Give JSON as Python data. Text that is no JSON, or too much for Python, gives None, which fits no handler."""
     if not isinstance(value, str | bytes):
         return None
     try:
-        return json.loads(value, parse_constant=lambda _: None)
+        return _decode(value if isinstance(value, str) else value.decode())
     except (ValueError, RecursionError):
         return None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """One claim of one job. `id`, `claims` and `locked_by` are the fence that every later write carries.
 
     `attempt` counts from 1. `errors` are the attempts that failed before, as the row stores them.
@@ -25,7 +24,7 @@ class Lease:
     locked_by: str | None
     started_at: datetime | None
     slot: datetime | None = None
-    errors: list[Any] = field(default_factory=list[Any])
+    errors: Sequence[Any] = ()
 
     @property
     def key(self) -> tuple[int, int]:

@@ -7,9 +7,13 @@ from datetime import timedelta
 SOON = 0.05
 """Seconds of work that a worker may hold beyond its free slots; more would be claimed and not started soon."""
 
-LARGEST_CLAIM = 100
+LARGEST_CLAIM = 500
+"""So that a claim is no long transaction; from some hundreds on, a larger one is no faster for each job."""
 
-UNSETTLED_LIMIT = 1000
+LARGEST_HOLD = 2000
+"""Jobs that wait in a worker, however fast its handlers are."""
+
+UNSETTLED_LIMIT = 3000
 """Finished jobs that may wait for their flush before a worker stops claiming."""
 
 
@@ -25,13 +29,13 @@ def claim_limit(*, free: int, waiting: int, unsettled: int, ahead: int) -> int:
 
 def jobs_ahead(finished_per_second: float) -> int:
     """Give the number of jobs that will be started within `SOON`, at this rate."""
-    return min(2 * LARGEST_CLAIM, int(finished_per_second * SOON))
+    return min(LARGEST_HOLD, int(finished_per_second * SOON))
 
 
-def poll_wait(poll_interval: timedelta, *, empty_looks: int, draw: float) -> float:
+def poll_wait(poll_interval: timedelta, *, empty_looks: int, is_listening: bool, draw: float) -> float:
     """Give the seconds until the next look: a sixteenth of the interval after work, doubling up to the interval.
 
-    *draw* (0 to 1) spreads workers by a tenth to each side.
+    Who hears of new jobs looks half as often in the end. *draw* (0 to 1) spreads workers by a tenth to each side.
     """
-    share = min(1.0, 2.0 ** (min(empty_looks, 10) - 4))
+    share = min(2.0 if is_listening else 1.0, 2.0 ** (min(empty_looks, 10) - 4))
     return poll_interval.total_seconds() * share * (0.9 + 0.2 * draw)

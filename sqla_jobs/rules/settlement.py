@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqla_jobs.rules.events import EventName
 from sqla_jobs.rules.failure import clip
@@ -72,8 +72,7 @@ class Released:
 Outcome = Returned | Failed | GaveUp | Snoozed | Interrupted | Released
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What the row shall say. None leaves a column as it is; `delay` None keeps the job's place in its queue.
 
     `event` is the name under which `jobs.on(…)` hears of it; `problem` is for the log.
@@ -95,6 +94,8 @@ class Settlement:
 def decide(lease: Lease, outcome: Outcome, *, backoff: BackoffPolicy, draw: float) -> Settlement:
     """Map the outcome of an attempt to what the row shall say. *draw* is a random number from 0 to 1."""
     match outcome:
+        case Returned(None, None):  # what nearly all end with, and fast
+            return Settlement(lease, "done", JobStatus.DONE, lease.attempt, lease.refunds)
         case Returned(result, note):
             return _settle(lease, "done", JobStatus.DONE, result=result, error=note, problem=note)
         case GaveUp(error):

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
 from sqla_jobs.operations import leases
 from sqla_jobs.operations.columns import check_columns
 from sqla_jobs.operations.leases import Demand
@@ -20,6 +23,7 @@ from sqla_jobs.runtime.connections import Connector
 from sqla_jobs.runtime.counters import Tally
 from sqla_jobs.runtime.heartbeat import BEATS_PER_LEASE
 from sqla_jobs.runtime.holdings import Holding, Holdings
+from sqla_jobs.runtime.refusals import Batch, Refusals, is_refusal
 from sqla_jobs.runtime.services import Alarm
 
 
@@ -52,6 +56,7 @@ class Dispatcher:
         poll_interval: timedelta,
         start: Callable[[Holding], None],
         give_back: Callable[[Holding], None],
+        is_listening: Callable[[], bool],
     ) -> None:
         self.alarm = Alarm()
         self.is_draining = False
@@ -63,8 +68,10 @@ class Dispatcher:
         self._locked_by = locked_by
         self._lease = lease
         self._poll_interval = poll_interval
+        self._refusals = Refusals(connector, "claimed", redact=jobs.redact)
         self._start = start
         self._give_back = give_back
+        self._is_listening = is_listening
         self._pace = _Pace(holdings)
         self._strays_at = 0.0
         self._empty_looks = 0
@@ -84,6 +91,7 @@ class Dispatcher:
     def slot_is_free(self) -> None:
         """Claim for the slot of a handler that has ended, if there was more to claim."""
         if self._is_hungry and self._holdings.waiting <= self._pace.ahead // 2:
+            self._is_hungry = False  # once is enough
             self.wake()
 
     def look_now(self, seconds: float) -> Look | None:
@@ -109,15 +117,16 @@ class Dispatcher:
             self._connector.read(lambda session: check_columns(session, self._jobs))
             self._is_checked = True
         self._look_for_strays()
+        self._is_hungry = True  # before the look at the slots: one may become free meanwhile
         limit = self._limit()
-        self._is_hungry = limit == 0
         if limit == 0:
             return self._poll_interval.total_seconds()
+        self._is_hungry = False
         has_news, self._has_news = self._has_news, False
         if self._empty_looks and not has_news and not self._is_due():
             return self._wait()
         claimed = self._claim(limit)
-        if claimed == limit:
+        if claimed == limit or self._refusals.has_more:
             self._is_hungry = True
             return 0.0
         self._empty_looks = 0 if claimed else self._empty_looks
@@ -134,11 +143,7 @@ class Dispatcher:
 
     def _claim(self, limit: int) -> int:
         sent = time.monotonic()
-        claimed = self._connector.run(
-            lambda session: leases.claim(
-                session, self._jobs.table, self._demand, limit=limit, locked_by=self._locked_by, lease=self._lease
-            )
-        )
+        claimed = self._claimed(limit)
         self._tally.claimed(len(claimed), time.monotonic() - sent)
         for holding in self._holdings.offer([self._held(lease, sent) for lease in claimed]):
             self._start(holding)
@@ -147,6 +152,25 @@ class Dispatcher:
             for holding in self._holdings.withdraw():
                 self._give_back(holding)
         return len(claimed)
+
+    def _claimed(self, limit: int) -> list[Lease]:
+        """Claim: in one statement, unless there is a row that the database refuses to change."""
+        mark: dict[str, Any] = {"locked_by": self._locked_by, "lease": self._lease}
+        if not self._refusals.known:
+            self._refusals.has_more = False
+            try:
+                return self._connector.run(
+                    lambda session: leases.claim(session, self._jobs.table, self._demand, limit=limit, **mark)
+                )
+            except DBAPIError as error:
+                if not is_refusal(error):
+                    raise
+
+        def claim(batch: Batch, session: Session) -> list[Lease]:
+            batch.ids.extend(leases.due(session, self._jobs.table, self._demand, limit=batch.limit, but=batch.but))
+            return leases.claim_these(session, self._jobs.table, batch.ids, **mark)
+
+        return self._refusals.carry_out(claim, limit)
 
     def _held(self, lease: Lease, sent: float) -> Holding:
         holding = Holding(lease, self._jobs.handlers.find(lease.type), sent + self._lease.total_seconds())
@@ -157,7 +181,10 @@ class Dispatcher:
         """Look for the next due time; give whether it has come."""
         self._looks_begun += 1
         is_idle = self._holdings.is_empty
-        due_in = self._connector.read(lambda session: leases.seconds_until_due(session, self._jobs.table, self._demand))
+        but = self._refusals.known
+        due_in = self._connector.read(
+            lambda session: leases.seconds_until_due(session, self._jobs.table, self._demand, but=but)
+        )
         self._empty_looks += 1
         with self._looked:
             self._look = Look(self._looks_begun, due_in, is_idle)
@@ -165,7 +192,12 @@ class Dispatcher:
         return due_in is not None and due_in <= 0
 
     def _wait(self) -> float:
-        wait = poll_wait(self._poll_interval, empty_looks=self._empty_looks, draw=random.random())
+        wait = poll_wait(
+            self._poll_interval,
+            empty_looks=self._empty_looks,
+            is_listening=self._is_listening(),
+            draw=random.random(),
+        )
         due_in = self._look.due_in
         # Due and not claimed: somebody has it locked. That is no reason to look more often.
         return min(wait, due_in) if due_in is not None and due_in > 0 else wait
@@ -199,6 +231,7 @@ class _Pace:
         self._holdings = holdings
         self._since = time.monotonic()
         self._finished = 0
+        self._rate = 0.0
         self.ahead = 0
 
     def measure(self) -> int:
@@ -206,6 +239,7 @@ class _Pace:
         elapsed = time.monotonic() - self._since
         if elapsed >= 0.01:
             finished = self._holdings.finished
-            self.ahead = jobs_ahead((finished - self._finished) / elapsed)
+            self._rate = max((finished - self._finished) / elapsed, self._rate / 2)
+            self.ahead = jobs_ahead(self._rate)
             self._since, self._finished = time.monotonic(), finished
         return self.ahead

@@ -7,10 +7,13 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
+
 from sqla_jobs.operations import leases
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.runtime.connections import Connector
 from sqla_jobs.runtime.holdings import Holding, Holdings
+from sqla_jobs.runtime.refusals import Refusals, is_refusal
 from sqla_jobs.runtime.reporting import Reporter
 
 BEATS_PER_LEASE = 3
@@ -31,6 +34,7 @@ class Heartbeat:
         self._holdings = holdings
         self._reporter = reporter
         self._lease = lease
+        self._refusals = Refusals(connector, "renewed", redact=jobs.redact)
         self.last_beat: float | None = None
         self.between_beats = threading.Lock()
 
@@ -40,9 +44,22 @@ class Heartbeat:
         with self.between_beats:
             held = self._holdings.to_renew()
             if held:
-                self.renew(held, self._lease)
+                self._renew_all(held)
         self.last_beat = time.monotonic()
         return max(0.0, began + self._lease.total_seconds() / BEATS_PER_LEASE - self.last_beat)
+
+    def _renew_all(self, held: list[Holding]) -> None:
+        """Renew in one statement; where the database refuses to change some row, one by one."""
+        try:
+            self.renew(held, self._lease)
+        except DBAPIError as error:
+            if not is_refusal(error):
+                raise
+            if len(held) == 1:
+                self._refusals.tell(held[0].lease.id, error)
+                return
+            for holding in held:
+                self._renew_all([holding])
 
     def renew(self, held: list[Holding], lease: timedelta) -> leases.Renewal:
         """Extend the leases of *held* to *lease* from now, and mark those that somebody else has."""

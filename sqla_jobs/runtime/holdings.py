@@ -20,6 +20,7 @@ from sqla_jobs.rules.registry import HandlerSpec
 class Holding:
     """One claimed job in this process. Times are of the monotonic clock.
 
+    :ivar key: names the claim: a job that was lost and claimed again is held twice for a while
     :ivar leased_until: by this clock; the database decides, this only tells the handler
     :ivar renewed: when the claim, or the latest beat that got through, was sent
     :ivar overdue_at: when its time-out ends, once it runs
@@ -42,6 +43,7 @@ class Holding:
         "is_stopping",
         "is_timed_out",
         "is_told",
+        "key",
         "lease",
         "leased_until",
         "overdue_at",
@@ -54,6 +56,7 @@ class Holding:
 
     def __init__(self, lease: Lease, spec: HandlerSpec, leased_until: float) -> None:
         self.lease = lease
+        self.key = lease.key
         self.spec = spec
         self.leased_until = leased_until
         self.held_since = self.renewed = time.monotonic()
@@ -76,11 +79,6 @@ class Holding:
         self.started = time.monotonic()
         if self.timeout is not None:
             self.overdue_at = self.started + self.timeout.total_seconds()
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Names the claim: a job that was lost and claimed again is held twice for a while."""
-        return self.lease.key
 
     @property
     def is_cancelled(self) -> bool:
@@ -150,7 +148,8 @@ class Holdings:
             self._running.pop(holding.key, None)
             self._finished += 1
             starting = self._start() if self._waiting and not self._is_closed else None
-            self._changed.notify_all()
+            if starting is None or holding.spec.is_async:
+                self._changed.notify_all()
             return starting
 
     def close(self) -> None:
@@ -164,13 +163,19 @@ class Holdings:
         self._running[holding.key] = holding
         return holding
 
-    def settled(self, holding: Holding) -> None:
-        """Forget a job: the database has said how it ended."""
+    def settled(self, holdings: Iterable[Holding]) -> list[Holding]:
+        """Forget jobs: the database has said how they ended. Give those whose end nobody has told yet."""
+        untold: list[Holding] = []
         with self._lock:
-            self._held.pop(holding.key, None)
-            if holding.is_committing and holding.ended is not None:
-                self.commits.add(time.monotonic() - holding.ended)
+            for holding in holdings:
+                self._held.pop(holding.key, None)
+                if holding.is_committing and holding.ended is not None:
+                    self.commits.add(time.monotonic() - holding.ended)
+                if not holding.is_told:
+                    holding.is_told = True
+                    untold.append(holding)
             self._changed.notify_all()
+        return untold
 
     def begin_settling(self, holding: Holding) -> bool:
         """Give True to the first who means to write how this claim ended; the others write nothing."""

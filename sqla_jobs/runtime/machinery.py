@@ -243,6 +243,12 @@ class Machinery:
             return None
         return following
 
+    def _settled(self, has_ready: bool) -> None:  # noqa: FBT001  # of one place
+        if has_ready:
+            self.dispatcher.wake()
+        else:
+            self.dispatcher.slot_is_free()
+
     def _give_back(self, holding: Holding) -> None:
         if self.holdings.begin_settling(holding):
             self._settler.submit(holding, Released())
@@ -270,7 +276,7 @@ class Machinery:
             self.holdings,
             self._reporter,
             self._tally,
-            on_ready=lambda: self.dispatcher.wake(),  # noqa: PLW0108  # made later than this
+            on_settled=self._settled,
             **options,
         )
 
@@ -301,6 +307,7 @@ class Machinery:
             poll_interval=self.settings.poll_interval,
             start=self._start,
             give_back=self._give_back,
+            is_listening=lambda: self.is_listening,
         )
 
     def _new_listener(self) -> Listener | None:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from sqla_jobs.errors import UnknownHandler
 from sqla_jobs.operations import leases
@@ -22,6 +23,7 @@ from sqla_jobs.rules.lease import Lease
 from sqla_jobs.rules.retry import Backoff
 from sqla_jobs.rules.settlement import DEFAULT_BACKOFF, Settlement, Vanished, decide
 from sqla_jobs.runtime.connections import Connector, is_database_trouble
+from sqla_jobs.runtime.refusals import Batch, Refusals
 from sqla_jobs.runtime.reporting import Reporter
 from sqla_jobs.schema.statements import current_time
 from sqla_jobs.schema.trouble import is_missing_table
@@ -189,6 +191,7 @@ class Reaper:
     def __init__(self, jobs: Jobs[Any], connector: Connector, reporter: Reporter, *, beat: timedelta) -> None:
         self._jobs = jobs
         self._connector = connector
+        self._refusals = Refusals(connector, "reaped", redact=jobs.redact)
         self._reporter = reporter
         self._beat = beat.total_seconds()
         self._is_warned_off = True
@@ -204,9 +207,9 @@ class Reaper:
             self._is_warned_off = False
             return self._beat
         try:
-            reaped = REAP_LIMIT
-            while reaped == REAP_LIMIT:
-                reaped = self.reap()
+            self.reap()
+            while self._refusals.has_more:
+                self.reap()
         except Exception:
             self._is_warned_off = True
             raise
@@ -226,14 +229,18 @@ class Reaper:
         return True
 
     def reap(self) -> int:
-        """Reap one batch now; give how many."""
-        settlements = self._connector.run(
-            lambda session: leases.reap(session, self._jobs.table, self.judge, limit=REAP_LIMIT),
-            bounded=self._connector.bounded,
-        )
+        """Reap one batch now, past rows that the database refuses to change; give how many."""
+        settlements = self._refusals.carry_out(self._reap, REAP_LIMIT, bounded=self._connector.bounded)
         for settlement in settlements:
             self._reporter.settled(settlement, None)
         return len(settlements)
+
+    def _reap(self, batch: Batch, session: Session) -> list[Settlement]:
+        def judge(lease: Lease) -> Settlement:
+            batch.ids.append(lease.id)
+            return self.judge(lease)
+
+        return leases.reap(session, self._jobs.table, judge, limit=batch.limit, but=batch.but)
 
     def judge(self, lease: Lease) -> Settlement:
         """Decide on a job whose lease is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class Settler:
 
     :param bounded: bounds the wait for a lock
     :param aside: the second, for the first
+    :param on_settled: called after each write, and told whether there are jobs to run again
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class Settler:
         limit: int = LARGEST_FLUSH,
         bounded: Executable | None = None,
         aside: Settler | None = None,
-        on_ready: Callable[[], None],
+        on_settled: Callable[[bool], None],
     ) -> None:
         self._jobs = jobs
         self._connector = connector
@@ -69,8 +71,9 @@ class Settler:
         self._limit = limit
         self._bounded = bounded
         self._aside = aside
-        self._on_ready = on_ready
+        self._on_settled = on_settled
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._is_urgent = threading.Event()
         self._batch: list[_Entry] = []
         self._has_failed = False
         self.is_stopping = False
@@ -80,11 +83,14 @@ class Settler:
         holding.is_committing = False
         settlement = decide(holding.lease, outcome, backoff=holding.spec.backoff, draw=random.random())
         self._queue.put(_Entry(holding, settlement, time.monotonic(), is_in_doubt))
+        if self._queue.qsize() >= LARGEST_FLUSH:
+            self._is_urgent.set()
 
     def stop(self) -> None:
         """End the tick that waits; what is queued is written by the ticks that follow."""
         self.is_stopping = True
         self._queue.put(None)
+        self._is_urgent.set()
 
     def tick(self) -> float:
         """Wait for settlements and write a batch. One that fails stays, and is written by the next tick."""
@@ -123,19 +129,24 @@ class Settler:
 
     def _gather(self) -> None:
         """Fill the batch: wait for the first settlement, then a little for others."""
-        while len(self._batch) < LARGEST_FLUSH:
-            try:
-                entry = self._queue.get(timeout=self._patience())
-            except queue.Empty:
-                return
-            if entry is None:
-                return
-            self._batch.append(entry)
-
-    def _patience(self) -> float | None:
         if not self._batch:
-            return 0.0 if self.is_stopping else None
-        return max(0.0, self._batch[0].since + LINGER - time.monotonic()) if self._limit > 1 else 0.0
+            self._receive(0.0 if self.is_stopping else None)
+            if self._batch and self._limit > 1 and not self.is_stopping:
+                # Woken once, and not for each.
+                self._is_urgent.wait(self._batch[0].since + LINGER - time.monotonic())
+        self._is_urgent.clear()
+        while len(self._batch) < LARGEST_FLUSH and self._receive(0.0):
+            pass
+
+    def _receive(self, patience: float | None) -> bool:
+        """Move a settlement from the queue to the batch, and give whether there was one."""
+        try:
+            entry = self._queue.get(timeout=patience)
+        except queue.Empty:
+            return False
+        if entry is not None:
+            self._batch.append(entry)
+        return entry is not None
 
     def _flush(self, entries: list[_Entry]) -> None:
         settlements = [entry.settlement for entry in entries]
@@ -150,17 +161,15 @@ class Settler:
             raise
         self._tally.settled(time.monotonic() - began)
         del self._batch[: len(entries)]
+        untold = {*self._holdings.settled(entry.holding for entry in entries)}
         for entry in entries:
-            key = entry.holding.key
-            self._conclude(entry, endings.get(key), is_written=key in matched)
-        if any(settlement.status is JobStatus.READY for settlement in settlements):
-            self._on_ready()
+            if entry.holding in untold:
+                key = entry.holding.key
+                self._tell(entry, endings.get(key), is_written=key in matched)
+        self._on_settled(any(settlement.status is JobStatus.READY for settlement in settlements))
 
-    def _conclude(self, entry: _Entry, found: str | None, *, is_written: bool) -> None:
+    def _tell(self, entry: _Entry, found: str | None, *, is_written: bool) -> None:
         holding, settlement = entry.holding, entry.settlement
-        self._holdings.settled(holding)
-        if not self._holdings.tell_once(holding):
-            return
         if is_written or (entry.is_in_doubt and found == settlement.status):
             self._reporter.settled(settlement, holding.ms)
         elif found == JobStatus.DONE:

@@ -280,7 +280,8 @@ class _Postgresql(Capabilities):
     def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
         rows = func.json_to_recordset(cast(bindparam("rows", type_=String()), JSON))
         shape = [column(name, type_) for name, type_ in columns.items()]
-        return rows.table_valued(*shape).render_derived(name="given", with_types=True)
+        each = rows.table_valued(*shape).render_derived(name="each", with_types=True)
+        return select(each).cte("given").prefix_with("MATERIALIZED")
 
     def insert(self, table: Any) -> Any:
         return postgresql.insert(table)

@@ -30,8 +30,9 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.schema.dialects import Capabilities, epoch, later, read_instant, written_instant
+from sqla_jobs.schema.lanes import lanes
 from sqla_jobs.schema.mixins import STATUS_LITERALS, is_finished
-from sqla_jobs.schema.statements import READY, lanes
+from sqla_jobs.schema.statements import READY
 from sqla_jobs.schema.tables import JobTable, MappedTable
 from sqla_jobs.status import FINISHED, JobStatus
 

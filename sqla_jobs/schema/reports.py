@@ -33,8 +33,9 @@ from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import TypeEngine
 
 from sqla_jobs.schema.dialects import Capabilities, epoch, later
+from sqla_jobs.schema.lanes import lanes
 from sqla_jobs.schema.mixins import is_finished
-from sqla_jobs.schema.statements import READY, RUNNING, lanes
+from sqla_jobs.schema.statements import READY, RUNNING
 from sqla_jobs.schema.tables import JobTable, ScheduleTable
 
 FULL_LANES = 20

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, cast
 
 from sqlalchemy import (
-    CTE,
     BigInteger,
     ColumnElement,
     Double,
@@ -16,7 +16,6 @@ from sqlalchemy import (
     SelectBase,
     String,
     Text,
-    all_,
     and_,
     bindparam,
     case,
@@ -32,10 +31,11 @@ from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.rules.registry import LARGEST_INTEGER
 from sqla_jobs.schema.dialects import Capabilities, durably, epoch, later, stored_json
+from sqla_jobs.schema.lanes import lanes, ready, served, taken
 from sqla_jobs.schema.mixins import STATUS_LITERALS
 from sqla_jobs.schema.tables import JobTable, MappedTable
 
-READY, RUNNING = STATUS_LITERALS["ready"], STATUS_LITERALS["running"]
+READY, RUNNING, DONE = (STATUS_LITERALS[name] for name in ("ready", "running", "done"))
 
 DELAY = "sqla_jobs_delay"  # seconds; an app may well have a column `delay`
 
@@ -53,48 +53,22 @@ _SETTLE_COLUMNS: dict[str, Any] = _FENCE_COLUMNS | {
 }
 
 
-def _fence(jobs: JobTable, given: FromClause) -> ColumnElement[bool]:
-    """The one predicate that says: this row is still the claim that I hold."""
+def _fence(jobs: JobTable, held: Any) -> ColumnElement[bool]:
+    """The one predicate that says: this row is still the claim that I hold. *held* has its id, claims and locked_by."""
     c = jobs.table.c
     return and_(
-        c.id == given.c.id,
-        c.status == RUNNING,
-        c.claims == given.c.claims,
+        c.id == held.id,
+        # So that no plan goes by `running`: while an old transaction is open, it is full of entries of done rows.
+        c.status.concat(literal_column("''")) == RUNNING,
+        c.claims == held.claims,
         # Null-safe: a row that was set running by hand may have no worker, and is reaped all the same.
-        c.locked_by.is_not_distinct_from(given.c.locked_by),
+        c.locked_by.is_not_distinct_from(held.locked_by),
     )
 
 
-def lanes(jobs: JobTable) -> CTE:
-    """The (queue, type) pairs that have ready rows, served ones or not: a loose scan, one descent of `ready` a pair.
-
-    Each with the `run_at` of its oldest row, where whoever looks for rows begins: before it may be thousands of index
-    entries of done rows, that vacuum must keep while somebody's old transaction is open.
-    """
-    row, lane_row = jobs.table.alias("next_row"), jobs.table.alias("lane_row")
-    c = row.c
-
-    def first_of(*conditions: ColumnElement[bool]) -> Any:
-        # One, and not a parameter, which would hide from a generic plan that it is one.
-        rows = select(c.id).where(c.status == READY, *conditions).order_by(c.queue, c.type, c.run_at)
-        return rows.limit(literal_column("1"))
-
-    # By a condition that is always true: else SQLite, analyzed, may read the table.
-    first = first_of(c.queue >= literal_column("''")).with_only_columns(c.queue, c.type, c.run_at).subquery("first")
-    lane = select(first.c.queue, first.c.type, first.c.run_at).cte("lane", recursive=True)
-    # Two scalars of one row each, and not a row with LIMIT: a recursive term may have no ORDER BY of its own. Two, and
-    # not pairs that are compared: SQLite would step over all rows of the lane.
-    in_queue = first_of(c.queue == lane.c.queue, c.type > lane.c.type).correlate(lane).scalar_subquery()
-    next_id = func.coalesce(in_queue, first_of(c.queue > lane.c.queue).correlate(lane).scalar_subquery())
-    following = lane.join(lane_row, lane_row.c.id == next_id)
-    return lane.union_all(select(lane_row.c.queue, lane_row.c.type, lane_row.c.run_at).select_from(following))
-
-
-def _served(lane: FromClause, *, every_queue: bool) -> ColumnElement[bool]:
-    column: Any = lane.c
-    types: ColumnElement[bool] = column.type.in_(bindparam("types", expanding=True))
-    queues: ColumnElement[bool] = column.queue.in_(bindparam("queues", expanding=True))
-    return types if every_queue else types & queues
+def _given_fence(jobs: JobTable, can: Capabilities, given: FromClause) -> ColumnElement[bool]:
+    """The same for each of *given*, found by the primary key, however small the table is."""
+    return and_(can.among(jobs.table.c.id, select(given.c.id)), _fence(jobs, given.c))
 
 
 @lru_cache(maxsize=256)
@@ -104,12 +78,33 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
     Index: `ready`, one descent for each lane, then rows in order. Rows of other types, of other queues, due later
     or finished are never looked at.
     """
-    choose = _taken_by_locking if can.has_row_locks else _taken_exclusively
-    taken = choose(jobs, every_queue=every_queue)
+    return _claimed(jobs, can, taken(jobs, can, every_queue=every_queue))
+
+
+@lru_cache(maxsize=256)
+def due_but(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable:
+    """Lock the rows that a claim takes, but for the given ones. Parameters: types, queues, limit, rows.
+
+    Index: as `claim`; it steps over the given rows one by one.
+    """
+    return cast("Executable", taken(jobs, can, every_queue=every_queue, but=_ids(can)))
+
+
+@lru_cache(maxsize=256)
+def claim_these(jobs: JobTable, can: Capabilities) -> Executable:
+    """Claim rows that this transaction has locked. Parameters: rows, locked_by, lease. Index: the primary key."""
+    return _claimed(jobs, can, _ids(can))
+
+
+def _ids(can: Capabilities) -> Select[Any]:
+    return select(can.given({"id": BigInteger()}).c.id)
+
+
+def _claimed(jobs: JobTable, can: Capabilities, ids: SelectBase) -> Executable:
     c = jobs.table.c
-    claimed = (
+    changed = (
         update(jobs.table)
-        .where(can.among(c.id, taken))
+        .where(can.among(c.id, ids))
         .values(
             status=RUNNING,
             attempts=_plus(c.attempts, 1),
@@ -119,8 +114,9 @@ def claim(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable
             started_at=jobs.now,
         )
     )
-    columns: list[ColumnElement[Any]] = [*_lease_columns(jobs), epoch(c.run_at).label("due"), durably()]
-    return claimed.returning(*columns)
+    due = func.coalesce(epoch(c.run_at), literal_column("-1e300")).label("due")
+    columns: list[ColumnElement[Any]] = [*_lease_columns(jobs), due, durably()]
+    return changed.returning(*columns)
 
 
 def _plus(count: ColumnElement[int], more: Any) -> ColumnElement[int]:
@@ -148,77 +144,6 @@ def _lease_columns(jobs: JobTable) -> list[ColumnElement[Any]]:
     ]
 
 
-def _due(jobs: JobTable, table: FromClause, lane: FromClause) -> Any:
-    """The due rows of one lane, oldest first."""
-    return (
-        select(table.c.id, table.c.run_at)
-        .where(
-            table.c.status == READY,
-            table.c.queue == lane.c.queue,
-            table.c.type == lane.c.type,
-            table.c.run_at >= lane.c.run_at,
-            table.c.run_at <= jobs.now,
-        )
-        .order_by(table.c.run_at, table.c.id)
-        .correlate(lane)
-    )
-
-
-def _taken_by_locking(jobs: JobTable, *, every_queue: bool) -> SelectBase:
-    """Lock the rows to claim: how many of the oldest belong to each lane, then that many of each that nobody holds."""
-    lane = lanes(jobs)
-    limit: Any = bindparam("limit", type_=Integer())
-    oldest = _due(jobs, jobs.table.alias("candidate"), lane).limit(limit).lateral("oldest")
-    head = (
-        select(lane.c.queue, lane.c.type, lane.c.run_at)
-        .select_from(lane.join(oldest, literal_column("true")))
-        .where(_served(lane, every_queue=every_queue))
-        .order_by(oldest.c.run_at, oldest.c.id)
-        .limit(limit)
-        .cte("head")
-    )
-    share = (
-        select(head.c.queue, head.c.type, head.c.run_at, func.count().label("wanted"))
-        .group_by(head.c.queue, head.c.type, head.c.run_at)
-        .cte("share")
-    )
-    first = _locked(_due(jobs, jobs.table.alias("held"), share), share, share.c.wanted).limit(limit).cte("first")
-    first = first.prefix_with("MATERIALIZED")
-    # Rows that others have locked are passed over: when they leave the claim short, any due row will do.
-    missing = limit - select(func.count()).select_from(first).scalar_subquery()
-    other = jobs.table.alias("other")
-    others = _due(jobs, other, lane).where(other.c.id != all_(func.array(select(first.c.id).scalar_subquery())))
-    rest = _locked(others, lane, missing).where(_served(lane, every_queue=every_queue)).limit(missing).cte("rest")
-    return select(first.c.id).union_all(select(rest.prefix_with("MATERIALIZED").c.id))
-
-
-def _locked(due: Any, lane: FromClause, limit: Any) -> Select[Any]:
-    """Lock the first *limit* rows of each lane that nobody holds.
-
-    For a CTE of its own: with a sub-select in the UPDATE, a nested loop can lock more rows than the limit.
-    """
-    # FOR NO KEY UPDATE: rows of the app that refer to the job by a foreign key lock its key.
-    row = due.limit(limit).with_for_update(skip_locked=True, key_share=True).lateral()
-    return select(row.c.id).select_from(lane.join(row, literal_column("true")))
-
-
-def _taken_exclusively(jobs: JobTable, *, every_queue: bool) -> SelectBase:
-    """The rows to claim, where the transaction holds the one write lock already."""
-    lane = lanes(jobs)
-    limit: Any = bindparam("limit", type_=Integer())
-    row = jobs.table.alias("candidate")
-    of_lane: Any = _due(jobs, jobs.table.alias("due"), lane).limit(limit).with_only_columns(literal_column("due.id"))
-    oldest = (
-        select(row.c.id)
-        .select_from(lane.join(row, row.c.id.in_(of_lane.scalar_subquery())))
-        .where(_served(lane, every_queue=every_queue))
-        .order_by(row.c.run_at, row.c.id)
-        .limit(limit)
-        .subquery("oldest")
-    )
-    return select(oldest.c.id)
-
-
 @lru_cache(maxsize=256)
 def next_due(jobs: JobTable, *, every_queue: bool) -> Executable:
     """Give the seconds from now until the first ready row is due; negative for how late it is, NULL if there is none.
@@ -226,7 +151,17 @@ def next_due(jobs: JobTable, *, every_queue: bool) -> Executable:
     Index: `ready`, one descent for each lane. Parameters: types, queues.
     """
     lane = lanes(jobs)
-    due: Any = select(lane.c.run_at).where(_served(lane, every_queue=every_queue)).subquery("due")
+    due: Any = select(lane.c.run_at).where(served(lane, every_queue=every_queue)).subquery("due")
+    return select(epoch(func.min(due.c.run_at)) - epoch(jobs.now))
+
+
+@lru_cache(maxsize=256)
+def next_due_but(jobs: JobTable, can: Capabilities, *, every_queue: bool) -> Executable:
+    """The same, but for the given rows. Index: as `due_but`. Parameters: types, queues, rows."""
+    lane, row = lanes(jobs), jobs.table.alias("first_row")
+    first = ready(row, lane, but=_ids(can)).limit(literal_column("1")).with_only_columns(row.c.run_at)
+    run_at = first.scalar_subquery().label("run_at")
+    due: Any = select(run_at).select_from(lane).where(served(lane, every_queue=every_queue)).subquery("due")
     return select(epoch(func.min(due.c.run_at)) - epoch(jobs.now))
 
 
@@ -240,7 +175,7 @@ def renew(jobs: JobTable, can: Capabilities) -> Executable:
     c = jobs.table.c
     held = (
         select(c.id)
-        .join_from(given, jobs.table, _fence(jobs, given))
+        .join_from(given, jobs.table, _given_fence(jobs, can, given))
         .order_by(c.id)
         .with_for_update(skip_locked=True, key_share=True, of=jobs.table)
         .cte("held")
@@ -258,7 +193,7 @@ def renew(jobs: JobTable, can: Capabilities) -> Executable:
 def held(jobs: JobTable, can: Capabilities) -> Executable:
     """Which of the given claims still stand, read without a lock. Index: the primary key. Parameter: rows."""
     given = can.given(_FENCE_COLUMNS)
-    return select(jobs.table.c.id, jobs.table.c.claims).join_from(given, jobs.table, _fence(jobs, given))
+    return select(jobs.table.c.id, jobs.table.c.claims).join_from(given, jobs.table, _given_fence(jobs, can, given))
 
 
 @lru_cache(maxsize=256)
@@ -272,7 +207,7 @@ def settle(jobs: JobTable, can: Capabilities) -> Executable:
     is_ready = g.status == READY
     return (
         update(jobs.table)
-        .where(_fence(jobs, given))
+        .where(_given_fence(jobs, can, given))
         .values(
             status=g.status,
             run_at=case((g.delay.is_not(None), later(jobs.now, g.delay)), else_=c.run_at),
@@ -292,6 +227,30 @@ def settle(jobs: JobTable, can: Capabilities) -> Executable:
 
 
 @lru_cache(maxsize=256)
+def complete(jobs: JobTable, can: Capabilities) -> Executable:
+    """The same for attempts that ended well and left nothing to store, as most do. Parameter: rows."""
+    given = can.given(_FENCE_COLUMNS)
+    return _completed(jobs, _given_fence(jobs, can, given))
+
+
+@lru_cache(maxsize=256)
+def complete_one(jobs: JobTable) -> Executable:
+    """The same for one of them. Index: the primary key. Parameters: held_id, held_claims, held_by."""
+    held = SimpleNamespace(
+        id=bindparam("held_id", type_=BigInteger()),
+        claims=bindparam("held_claims", type_=Integer()),
+        locked_by=bindparam("held_by", type_=String()),
+    )
+    return _completed(jobs, _fence(jobs, held))
+
+
+def _completed(jobs: JobTable, fence: ColumnElement[bool]) -> Executable:
+    c = jobs.table.c
+    done = {"status": DONE, "locked_until": null(), "result": null(), "finished_at": jobs.now}
+    return update(jobs.table).where(fence).values(done).returning(c.id, c.claims)
+
+
+@lru_cache(maxsize=256)
 def expired(jobs: JobTable) -> Executable:
     """Lock running rows whose lease is over, passing over locked ones. Parameter: limit.
 
@@ -304,9 +263,18 @@ def expired(jobs: JobTable) -> Executable:
 
 
 @lru_cache(maxsize=256)
-def strays(jobs: JobTable) -> Executable:
-    """Running rows that bear a worker's name. Index: `running`. Parameter: locked_by."""
-    return cast("Executable", _running(jobs, jobs.table.c.locked_by == bindparam("locked_by")).limit(1000))
+def expired_but(jobs: JobTable, can: Capabilities) -> Executable:
+    """The same, but for the given rows. Index: `running`, whole. Parameters: limit, rows."""
+    rows: Any = expired(jobs)
+    return cast("Executable", rows.where(jobs.table.c.id.not_in(_ids(can))))
+
+
+@lru_cache(maxsize=256)
+def strays(jobs: JobTable, can: Capabilities) -> Executable:
+    """Running rows that bear a worker's name, but for given claims. Index: `running`. Parameters: locked_by, rows."""
+    c, held = jobs.table.c, can.given({"id": BigInteger(), "claims": Integer()})
+    is_held = select(held.c.id).where(held.c.id == c.id, held.c.claims == c.claims).exists()
+    return cast("Executable", _running(jobs, and_(c.locked_by == bindparam("locked_by"), ~is_held)).limit(1000))
 
 
 def _running(jobs: JobTable, condition: ColumnElement[bool]) -> Any:

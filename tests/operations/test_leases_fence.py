@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -126,7 +125,7 @@ def test_every_part_of_the_fence_counts(session: Session, part: dict[str, Any]) 
     lease = take_one(session)
     before = row(session, lease.id)
 
-    assert not end(session, replace(lease, **part), Returned())
+    assert not end(session, lease._replace(**part), Returned())
 
     assert row(session, lease.id) == before
 

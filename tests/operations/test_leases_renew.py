@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -108,7 +107,7 @@ def test_fence_of_another_is_not_mine(session: Session, part: dict[str, Any]) ->
     """Each part of the fence counts: the claim, the worker and the job."""
     lease = take_one(session)
 
-    assert renew(session, [replace(lease, **part)]).lost == {replace(lease, **part).key}
+    assert renew(session, [lease._replace(**part)]).lost == {lease._replace(**part).key}
 
 
 def test_many_leases_are_renewed_by_one_statement(session: Session) -> None:

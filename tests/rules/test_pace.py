@@ -32,7 +32,7 @@ def test_claim_limit_is_nothing_when_all_slots_are_taken() -> None:
 
 @given(free=counts, waiting=counts, ahead=counts)
 def test_claim_limit_is_nothing_when_flushing_falls_behind(free: int, waiting: int, ahead: int) -> None:
-    """Back-pressure: nothing is claimed while a thousand finished jobs wait for their flush."""
+    """Back-pressure: nothing is claimed while thousands of finished jobs wait for their flush."""
     assert claim_limit(free=free, waiting=waiting, unsettled=UNSETTLED_LIMIT, ahead=ahead) == 0
 
 
@@ -49,21 +49,31 @@ def test_jobs_ahead_start_within_the_bound(rate: float) -> None:
 
 
 @pytest.mark.parametrize("interval", [timedelta(milliseconds=10), timedelta(seconds=1), timedelta(hours=1)])
-@given(looks=st.integers(0, 10_000), draw=st.floats(0, 1))
-def test_poll_wait_is_within_a_tenth_of_the_interval(interval: timedelta, looks: int, draw: float) -> None:
-    """However long nothing came, a worker looks again within the poll interval and a tenth, never without a wait."""
-    assert 0 < poll_wait(interval, empty_looks=looks, draw=draw) <= interval.total_seconds() * 1.1
+@given(looks=st.integers(0, 10_000), is_listening=st.booleans(), draw=st.floats(0, 1))
+def test_poll_wait_is_within_a_tenth_of_the_interval(
+    interval: timedelta, looks: int, is_listening: bool, draw: float
+) -> None:
+    """However long nothing came, a worker looks again within the interval and a tenth, or twice that if it listens."""
+    longest = interval.total_seconds() * 1.1 * (2 if is_listening else 1)
+
+    assert 0 < poll_wait(interval, empty_looks=looks, is_listening=is_listening, draw=draw) <= longest
 
 
 def test_poll_wait_doubles_with_each_empty_look() -> None:
     """After work the next look comes soon; each empty one doubles the wait, up to the interval."""
-    waits = [poll_wait(timedelta(seconds=16), empty_looks=looks, draw=0.5) for looks in range(6)]
 
-    assert waits == pytest.approx([1, 2, 4, 8, 16, 16])
+    def waits(*, is_listening: bool) -> list[float]:
+        interval = timedelta(seconds=16)
+        return [poll_wait(interval, empty_looks=looks, is_listening=is_listening, draw=0.5) for looks in range(7)]
+
+    assert waits(is_listening=False) == pytest.approx([1, 2, 4, 8, 16, 16, 16])
+    assert waits(is_listening=True) == pytest.approx([1, 2, 4, 8, 16, 32, 32])
 
 
 def test_poll_wait_differs_between_workers_by_their_draw() -> None:
     """Workers that started together don't ask together."""
-    early, late = (poll_wait(timedelta(seconds=1), empty_looks=10, draw=draw) for draw in (0.0, 1.0))
+    early, late = (
+        poll_wait(timedelta(seconds=1), empty_looks=10, is_listening=False, draw=draw) for draw in (0.0, 1.0)
+    )
 
     assert [early, late] == pytest.approx([0.9, 1.1])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +49,7 @@ LEASE = Lease(
     started_at=datetime(2024, 2, 29, 12, tzinfo=UTC),
     errors=[{"attempt": 1, "error": "first"}],
 )
-LAST = replace(LEASE, attempt=5)
+LAST = LEASE._replace(attempt=5)
 
 
 def settled(outcome: Outcome, lease: Lease = LEASE, backoff: Any = FIXED, draw: float = 0.5) -> Settlement:
@@ -187,7 +186,7 @@ def test_interrupted_refunds_the_attempt_and_counts_the_refund() -> None:
 
 def test_interrupted_once_too_often_ends_dead_with_the_reason() -> None:
     """A job that may itself be what breaks the database isn't refunded for ever."""
-    lease = replace(LEASE, refunds=REFUND_LIMIT)
+    lease = LEASE._replace(refunds=REFUND_LIMIT)
 
     settlement = settled(Interrupted("connection lost"), lease)
 
@@ -199,14 +198,14 @@ def test_interrupted_once_too_often_ends_dead_with_the_reason() -> None:
 
 def test_interrupted_up_to_the_limit_is_refunded() -> None:
     """The hundredth refund is still one."""
-    lease = replace(LEASE, refunds=REFUND_LIMIT - 1)
+    lease = LEASE._replace(refunds=REFUND_LIMIT - 1)
 
     assert settled(Interrupted("connection lost"), lease).status is JobStatus.READY
 
 
 def test_errors_keep_the_newest_ten() -> None:
     """The eleventh error pushes out the first."""
-    lease = replace(LEASE, errors=[{"error": number} for number in range(KEPT_ERRORS)])
+    lease = LEASE._replace(errors=[{"error": number} for number in range(KEPT_ERRORS)])
 
     kept = settled(Failed("newest"), lease).errors
 
@@ -232,7 +231,7 @@ delays = st.one_of(st.none(), st.timedeltas(ZERO, timedelta(days=3650)))
 
 
 def lease_at(attempt: int, more: int, refunds: int) -> Lease:
-    return replace(LEASE, attempt=attempt, max_attempts=attempt + more, refunds=refunds)
+    return LEASE._replace(attempt=attempt, max_attempts=attempt + more, refunds=refunds)
 
 
 leases = st.builds(lease_at, st.integers(1, 10_000), st.integers(-3, 10_000), st.integers(0, 2 * REFUND_LIMIT))

@@ -43,7 +43,7 @@ WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_que
 FROM first))
  UPDATE job SET status='running', attempts=CASE WHEN (job.attempts < %(attempts_1)s::INTEGER) THEN job.attempts + %(attempts_2)s::INTEGER ELSE job.attempts END, claims=CASE WHEN (job.claims < %(claims_1)s::INTEGER) THEN job.claims + %(claims_2)s::INTEGER ELSE job.claims END, locked_by=%(locked_by)s::VARCHAR, locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second'), started_at=statement_timestamp() WHERE job.id = ANY (array((SELECT first.id
 FROM first UNION ALL SELECT rest.id
-FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, concat(CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END, set_config('idle_in_transaction_session_timeout', '5s', true)) AS anon_3;
+FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, coalesce(CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION), -1e300) AS due, concat(CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END, set_config('idle_in_transaction_session_timeout', '5s', true)) AS anon_3;
 
 -- claim from every queue
 WITH RECURSIVE lane(queue, type, run_at) AS
@@ -90,7 +90,67 @@ WHERE lane.type IN (__[POSTCOMPILE_types])
 FROM first))
  UPDATE job SET status='running', attempts=CASE WHEN (job.attempts < %(attempts_1)s::INTEGER) THEN job.attempts + %(attempts_2)s::INTEGER ELSE job.attempts END, claims=CASE WHEN (job.claims < %(claims_1)s::INTEGER) THEN job.claims + %(claims_2)s::INTEGER ELSE job.claims END, locked_by=%(locked_by)s::VARCHAR, locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second'), started_at=statement_timestamp() WHERE job.id = ANY (array((SELECT first.id
 FROM first UNION ALL SELECT rest.id
-FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS due, concat(CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END, set_config('idle_in_transaction_session_timeout', '5s', true)) AS anon_3;
+FROM rest))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, coalesce(CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION), -1e300) AS due, concat(CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END, set_config('idle_in_transaction_session_timeout', '5s', true)) AS anon_3;
+
+-- due rows but those that are refused
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1))),
+given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT)),
+head AS
+(SELECT lane.queue AS queue, lane.type AS type, lane.run_at AS run_at
+FROM lane JOIN LATERAL (SELECT candidate.id AS id, candidate.run_at AS run_at
+FROM job AS candidate
+WHERE candidate.status = 'ready' AND candidate.queue = lane.queue AND candidate.type = lane.type AND candidate.run_at >= lane.run_at AND (candidate.id NOT IN (SELECT given.id
+FROM given)) AND candidate.run_at <= statement_timestamp() ORDER BY candidate.run_at, candidate.id
+ LIMIT %(limit)s::INTEGER) AS oldest ON true
+WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues]) ORDER BY oldest.run_at, oldest.id
+ LIMIT %(limit)s::INTEGER),
+share AS
+(SELECT head.queue AS queue, head.type AS type, head.run_at AS run_at, count(*) AS wanted
+FROM head GROUP BY head.queue, head.type, head.run_at),
+first AS MATERIALIZED
+(SELECT anon_1.id AS id
+FROM share JOIN LATERAL (SELECT held.id AS id, held.run_at AS run_at
+FROM job AS held
+WHERE held.status = 'ready' AND held.queue = share.queue AND held.type = share.type AND held.run_at >= share.run_at AND (held.id NOT IN (SELECT given.id
+FROM given)) AND held.run_at <= statement_timestamp() ORDER BY held.run_at, held.id
+ LIMIT share.wanted FOR NO KEY UPDATE SKIP LOCKED) AS anon_1 ON true
+ LIMIT %(limit)s::INTEGER),
+rest AS MATERIALIZED
+(SELECT anon_2.id AS id
+FROM lane JOIN LATERAL (SELECT other.id AS id, other.run_at AS run_at
+FROM job AS other
+WHERE other.status = 'ready' AND other.queue = lane.queue AND other.type = lane.type AND other.run_at >= lane.run_at AND (other.id NOT IN (SELECT given.id
+FROM given)) AND other.run_at <= statement_timestamp() AND other.id != ALL (array((SELECT first.id
+FROM first))) ORDER BY other.run_at, other.id
+ LIMIT %(limit)s::INTEGER - (SELECT count(*) AS count_1
+FROM first) FOR NO KEY UPDATE SKIP LOCKED) AS anon_2 ON true
+WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])
+ LIMIT %(limit)s::INTEGER - (SELECT count(*) AS count_1
+FROM first))
+ SELECT first.id
+FROM first UNION ALL SELECT rest.id
+FROM rest;
+
+-- claim locked rows
+WITH given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT))
+ UPDATE job SET status='running', attempts=CASE WHEN (job.attempts < %(attempts_1)s::INTEGER) THEN job.attempts + %(attempts_2)s::INTEGER ELSE job.attempts END, claims=CASE WHEN (job.claims < %(claims_1)s::INTEGER) THEN job.claims + %(claims_2)s::INTEGER ELSE job.claims END, locked_by=%(locked_by)s::VARCHAR, locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second'), started_at=statement_timestamp() WHERE job.id = ANY (array((SELECT given.id
+FROM given))) RETURNING job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors, coalesce(CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION), -1e300) AS due, concat(CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END, set_config('idle_in_transaction_session_timeout', '5s', true)) AS anon_1;
 
 -- next due
 WITH RECURSIVE lane(queue, type, run_at) AS
@@ -111,19 +171,67 @@ FROM (SELECT lane.run_at AS run_at
 FROM lane
 WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])) AS due;
 
+-- next due but those that are refused
+WITH RECURSIVE given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT)),
+lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1)))
+ SELECT CAST(EXTRACT(EPOCH FROM min(due.run_at)) AS DOUBLE PRECISION) - CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS anon_1
+FROM (SELECT (SELECT first_row.run_at
+FROM job AS first_row
+WHERE first_row.status = 'ready' AND first_row.queue = lane.queue AND first_row.type = lane.type AND first_row.run_at >= lane.run_at AND (first_row.id NOT IN (SELECT given.id
+FROM given)) ORDER BY first_row.run_at, first_row.id
+ LIMIT 1) AS run_at
+FROM lane
+WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])) AS due;
+
 -- renew
-WITH held AS MATERIALIZED
+WITH given AS MATERIALIZED
+(SELECT each.id AS id, each.claims AS claims, each.locked_by AS locked_by
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT, claims INTEGER, locked_by VARCHAR)),
+held AS MATERIALIZED
 (SELECT job.id AS id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, claims INTEGER, locked_by VARCHAR) JOIN job ON job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by ORDER BY job.id FOR NO KEY UPDATE OF job SKIP LOCKED)
+FROM given JOIN job ON job.id = ANY (array((SELECT given.id
+FROM given))) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by ORDER BY job.id FOR NO KEY UPDATE OF job SKIP LOCKED)
  UPDATE job SET locked_until=(statement_timestamp() + CAST(%(lease)s AS DOUBLE PRECISION) * INTERVAL '1 second') WHERE job.id = ANY (array((SELECT held.id
 FROM held))) RETURNING job.id, job.claims;
 
 -- held
-SELECT job.id, job.claims
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, claims INTEGER, locked_by VARCHAR) JOIN job ON job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by;
+WITH given AS MATERIALIZED
+(SELECT each.id AS id, each.claims AS claims, each.locked_by AS locked_by
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT, claims INTEGER, locked_by VARCHAR))
+ SELECT job.id, job.claims
+FROM given JOIN job ON job.id = ANY (array((SELECT given.id
+FROM given))) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by;
 
 -- settle
-UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN (statement_timestamp() + CAST(given.delay AS DOUBLE PRECISION) * INTERVAL '1 second') ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(CAST(given.errors AS JSONB), job.errors), result=CAST(given.result AS JSONB), lease_expirations=CASE WHEN (job.lease_expirations < %(lease_expirations_1)s::INTEGER) THEN job.lease_expirations + given.expired ELSE job.lease_expirations END, last_lease_expired_at=CASE WHEN (given.expired > %(expired_1)s::INTEGER) THEN statement_timestamp() ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE statement_timestamp() END FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, claims INTEGER, locked_by VARCHAR, status VARCHAR, delay DOUBLE PRECISION, attempts INTEGER, refunds INTEGER, error TEXT, errors TEXT, result TEXT, expired INTEGER) WHERE job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by RETURNING job.id, job.claims;
+WITH given AS MATERIALIZED
+(SELECT each.id AS id, each.claims AS claims, each.locked_by AS locked_by, each.status AS status, each.delay AS delay, each.attempts AS attempts, each.refunds AS refunds, each.error AS error, each.errors AS errors, each.result AS result, each.expired AS expired
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT, claims INTEGER, locked_by VARCHAR, status VARCHAR, delay DOUBLE PRECISION, attempts INTEGER, refunds INTEGER, error TEXT, errors TEXT, result TEXT, expired INTEGER))
+ UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN (statement_timestamp() + CAST(given.delay AS DOUBLE PRECISION) * INTERVAL '1 second') ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(CAST(given.errors AS JSONB), job.errors), result=CAST(given.result AS JSONB), lease_expirations=CASE WHEN (job.lease_expirations < %(lease_expirations_1)s::INTEGER) THEN job.lease_expirations + given.expired ELSE job.lease_expirations END, last_lease_expired_at=CASE WHEN (given.expired > %(expired_1)s::INTEGER) THEN statement_timestamp() ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE statement_timestamp() END FROM given WHERE job.id = ANY (array((SELECT given.id
+FROM given))) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by RETURNING job.id, job.claims;
+
+-- complete
+WITH given AS MATERIALIZED
+(SELECT each.id AS id, each.claims AS claims, each.locked_by AS locked_by
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT, claims INTEGER, locked_by VARCHAR))
+ UPDATE job SET status='done', locked_until=NULL, result=NULL, finished_at=statement_timestamp() FROM given WHERE job.id = ANY (array((SELECT given.id
+FROM given))) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by RETURNING job.id, job.claims;
+
+-- complete one
+UPDATE job SET status='done', locked_until=NULL, result=NULL, finished_at=statement_timestamp() WHERE job.id = %(held_id)s::BIGINT AND (job.status || '') = 'running' AND job.claims = %(held_claims)s::INTEGER AND job.locked_by IS NOT DISTINCT FROM %(held_by)s::VARCHAR RETURNING job.id, job.claims;
 
 -- expired
 SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors
@@ -131,15 +239,33 @@ FROM job
 WHERE job.status = 'running' AND (job.locked_until <= statement_timestamp() OR job.locked_until IS NULL) ORDER BY job.locked_by, job.id
  LIMIT %(limit)s::INTEGER FOR NO KEY UPDATE SKIP LOCKED;
 
--- strays
-SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors
+-- expired but those that are refused
+WITH given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT))
+ SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors
 FROM job
-WHERE job.status = 'running' AND job.locked_by = %(locked_by)s::VARCHAR ORDER BY job.locked_by, job.id
+WHERE job.status = 'running' AND (job.locked_until <= statement_timestamp() OR job.locked_until IS NULL) AND (job.id NOT IN (SELECT given.id
+FROM given)) ORDER BY job.locked_by, job.id
+ LIMIT %(limit)s::INTEGER FOR NO KEY UPDATE SKIP LOCKED;
+
+-- strays
+WITH given AS MATERIALIZED
+(SELECT each.id AS id, each.claims AS claims
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT, claims INTEGER))
+ SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors
+FROM job
+WHERE job.status = 'running' AND job.locked_by = %(locked_by)s::VARCHAR AND NOT (EXISTS (SELECT given.id
+FROM given
+WHERE job.id = given.id AND job.claims = given.claims)) ORDER BY job.locked_by, job.id
  LIMIT %(param_1)s::INTEGER;
 
 -- endings
-SELECT job.id, job.claims, job.status
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, claims INTEGER, locked_by VARCHAR) JOIN job ON job.id = given.id AND job.claims = given.claims AND (job.locked_by = given.locked_by OR job.locked_by IS NULL);
+WITH given AS MATERIALIZED
+(SELECT each.id AS id, each.claims AS claims, each.locked_by AS locked_by
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT, claims INTEGER, locked_by VARCHAR))
+ SELECT job.id, job.claims, job.status
+FROM given JOIN job ON job.id = given.id AND job.claims = given.claims AND (job.locked_by = given.locked_by OR job.locked_by IS NULL);
 
 -- current time
 SELECT statement_timestamp() AS anon_1;
@@ -178,8 +304,11 @@ FROM job
 WHERE job.status = 'ready' AND job.type = %(type_1)s::VARCHAR ORDER BY job.id;
 
 -- notify
-SELECT pg_notify(%(pg_notify_2)s::VARCHAR, given.queue) AS pg_notify_1
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(queue VARCHAR);
+WITH given AS MATERIALIZED
+(SELECT each.queue AS queue
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(queue VARCHAR))
+ SELECT pg_notify(%(pg_notify_2)s::VARCHAR, given.queue) AS pg_notify_1
+FROM given;
 
 -- listen
 LISTEN "sqla_jobs:job";
@@ -205,19 +334,25 @@ WHERE schedule.retired_at > (statement_timestamp() + CAST(%(param_2)s AS DOUBLE 
  LIMIT %(limit)s::INTEGER) AS just_retired)));
 
 -- move
-WITH unchanged AS MATERIALIZED
+WITH given AS MATERIALIZED
+(SELECT each.id AS id, each.cron AS cron, each.timezone AS timezone, each.enabled AS enabled, each.seen_next_run_at AS seen_next_run_at, each.seen_last_slot AS seen_last_slot, each.is_planned AS is_planned, each.next_run_at AS next_run_at, each.last_slot AS last_slot, each.missed AS missed, each."overlaps" AS "overlaps", each.error AS error
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT, cron VARCHAR, timezone VARCHAR, enabled BOOLEAN, seen_next_run_at TEXT, seen_last_slot TEXT, is_planned BOOLEAN, next_run_at DOUBLE PRECISION, last_slot DOUBLE PRECISION, missed BIGINT, "overlaps" BIGINT, error TEXT)),
+unchanged AS MATERIALIZED
 (SELECT schedule.id AS id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, cron VARCHAR, timezone VARCHAR, enabled BOOLEAN, seen_next_run_at TEXT, seen_last_slot TEXT, is_planned BOOLEAN, next_run_at DOUBLE PRECISION, last_slot DOUBLE PRECISION, missed BIGINT, "overlaps" BIGINT, error TEXT) JOIN schedule ON schedule.id = given.id AND schedule.cron = given.cron AND schedule.timezone = given.timezone AND schedule.enabled = given.enabled AND schedule.retired_at IS NULL AND CAST(CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS TEXT) IS NOT DISTINCT FROM given.seen_next_run_at AND CAST(CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS TEXT) IS NOT DISTINCT FROM given.seen_last_slot
+FROM given JOIN schedule ON schedule.id = given.id AND schedule.cron = given.cron AND schedule.timezone = given.timezone AND schedule.enabled = given.enabled AND schedule.retired_at IS NULL AND CAST(CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS TEXT) IS NOT DISTINCT FROM given.seen_next_run_at AND CAST(CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS TEXT) IS NOT DISTINCT FROM given.seen_last_slot
 WHERE schedule.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, cron VARCHAR, timezone VARCHAR, enabled BOOLEAN, seen_next_run_at TEXT, seen_last_slot TEXT, is_planned BOOLEAN, next_run_at DOUBLE PRECISION, last_slot DOUBLE PRECISION, missed BIGINT, "overlaps" BIGINT, error TEXT)))) ORDER BY schedule.id FOR NO KEY UPDATE OF schedule SKIP LOCKED)
- UPDATE schedule SET planned_cron=CASE WHEN given.is_planned THEN schedule.cron ELSE schedule.planned_cron END, planned_timezone=CASE WHEN given.is_planned THEN schedule.timezone ELSE schedule.planned_timezone END, planned_enabled=CASE WHEN given.is_planned THEN schedule.enabled ELSE schedule.planned_enabled END, next_run_at=CASE WHEN given.is_planned THEN to_timestamp(given.next_run_at) ELSE schedule.next_run_at END, last_slot=to_timestamp(given.last_slot), slots_missed=CASE WHEN (schedule.slots_missed < %(slots_missed_1)s::BIGINT) THEN schedule.slots_missed + given.missed ELSE schedule.slots_missed END, overlaps_skipped=(schedule.overlaps_skipped + given."overlaps"), last_error=given.error FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT, cron VARCHAR, timezone VARCHAR, enabled BOOLEAN, seen_next_run_at TEXT, seen_last_slot TEXT, is_planned BOOLEAN, next_run_at DOUBLE PRECISION, last_slot DOUBLE PRECISION, missed BIGINT, "overlaps" BIGINT, error TEXT) WHERE schedule.id = given.id AND schedule.id = ANY (array((SELECT unchanged.id
+FROM given))) ORDER BY schedule.id FOR NO KEY UPDATE OF schedule SKIP LOCKED)
+ UPDATE schedule SET planned_cron=CASE WHEN given.is_planned THEN schedule.cron ELSE schedule.planned_cron END, planned_timezone=CASE WHEN given.is_planned THEN schedule.timezone ELSE schedule.planned_timezone END, planned_enabled=CASE WHEN given.is_planned THEN schedule.enabled ELSE schedule.planned_enabled END, next_run_at=CASE WHEN given.is_planned THEN to_timestamp(given.next_run_at) ELSE schedule.next_run_at END, last_slot=to_timestamp(given.last_slot), slots_missed=CASE WHEN (schedule.slots_missed < %(slots_missed_1)s::BIGINT) THEN schedule.slots_missed + given.missed ELSE schedule.slots_missed END, overlaps_skipped=(schedule.overlaps_skipped + given."overlaps"), last_error=given.error FROM given WHERE schedule.id = given.id AND schedule.id = ANY (array((SELECT unchanged.id
 FROM unchanged))) RETURNING schedule.id;
 
 -- declared
-SELECT schedule.id, schedule.declared_by, schedule.name AS name, schedule.job_type AS job_type, CAST(schedule.payload AS TEXT) AS payload, schedule.queue AS queue, schedule.cron AS cron, schedule.timezone AS timezone, schedule."offset" AS "offset", schedule.catch_up AS catch_up, schedule.catch_up_limit AS catch_up_limit, schedule.overlap AS overlap
+WITH given AS MATERIALIZED
+(SELECT each.name AS name
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(name VARCHAR))
+ SELECT schedule.id, schedule.declared_by, schedule.name AS name, schedule.job_type AS job_type, CAST(schedule.payload AS TEXT) AS payload, schedule.queue AS queue, schedule.cron AS cron, schedule.timezone AS timezone, schedule."offset" AS "offset", schedule.catch_up AS catch_up, schedule.catch_up_limit AS catch_up_limit, schedule.overlap AS overlap
 FROM schedule
 WHERE schedule.name IN (SELECT given.name
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(name VARCHAR));
+FROM given);
 
 -- insert schedules
 INSERT INTO schedule (created_at) VALUES (statement_timestamp()) ON CONFLICT (name) DO NOTHING RETURNING schedule.id;
@@ -226,12 +361,18 @@ INSERT INTO schedule (created_at) VALUES (statement_timestamp()) ON CONFLICT (na
 UPDATE schedule SET name=%(new_name)s::VARCHAR, job_type=%(new_job_type)s::VARCHAR, payload=%(new_payload)s::JSONB, queue=%(new_queue)s::VARCHAR, cron=%(new_cron)s::VARCHAR, timezone=%(new_timezone)s::VARCHAR, "offset"=%(new_offset)s, catch_up=%(new_catch_up)s::VARCHAR, catch_up_limit=%(new_catch_up_limit)s::INTEGER, overlap=%(new_overlap)s::VARCHAR WHERE schedule.id = %(of_id)s::BIGINT AND schedule.declared_by = %(registry)s::VARCHAR;
 
 -- retire
-UPDATE schedule SET retired_at=statement_timestamp() WHERE schedule.declared_by = %(registry)s::VARCHAR AND schedule.retired_at IS NULL AND (schedule.name NOT IN (SELECT given.name
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(name VARCHAR))) RETURNING schedule.name;
+WITH given AS MATERIALIZED
+(SELECT each.name AS name
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(name VARCHAR))
+ UPDATE schedule SET retired_at=statement_timestamp() WHERE schedule.declared_by = %(registry)s::VARCHAR AND schedule.retired_at IS NULL AND (schedule.name NOT IN (SELECT given.name
+FROM given)) RETURNING schedule.name;
 
 -- revive
-UPDATE schedule SET retired_at=NULL, planned_cron=CASE WHEN (schedule.retired_at <= (statement_timestamp() + CAST(%(param_1)s AS DOUBLE PRECISION) * INTERVAL '1 second')) THEN NULL ELSE schedule.planned_cron END WHERE schedule.declared_by = %(registry)s::VARCHAR AND schedule.retired_at IS NOT NULL AND schedule.name IN (SELECT given.name
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(name VARCHAR)) RETURNING schedule.name;
+WITH given AS MATERIALIZED
+(SELECT each.name AS name
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(name VARCHAR))
+ UPDATE schedule SET retired_at=NULL, planned_cron=CASE WHEN (schedule.retired_at <= (statement_timestamp() + CAST(%(param_1)s AS DOUBLE PRECISION) * INTERVAL '1 second')) THEN NULL ELSE schedule.planned_cron END WHERE schedule.declared_by = %(registry)s::VARCHAR AND schedule.retired_at IS NOT NULL AND schedule.name IN (SELECT given.name
+FROM given) RETURNING schedule.name;
 
 -- schedule by name
 SELECT schedule.id, schedule."offset" AS "offset", CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.payload AS TEXT) AS payload
@@ -375,46 +516,61 @@ FROM lane
 WHERE lane.queue = %(of_queue)s::VARCHAR;
 
 -- requeue
-WITH held AS MATERIALIZED
+WITH given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT)),
+held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('dead', 'failed') ORDER BY job.id FOR NO KEY UPDATE OF job)
+FROM given))) AND job.status IN ('dead', 'failed') ORDER BY job.id FOR NO KEY UPDATE OF job)
  UPDATE job SET status='ready', run_at=statement_timestamp(), attempts=%(attempts)s::INTEGER, max_attempts=coalesce(%(new_max_attempts)s::INTEGER, job.max_attempts), refunds=%(refunds)s::INTEGER, locked_by=NULL, locked_until=NULL, finished_at=NULL WHERE job.id = ANY (array((SELECT held.id
 FROM held))) RETURNING job.id, job.queue;
 
 -- requeue a batch
-WITH held AS MATERIALIZED
+WITH given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT)),
+held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('dead') ORDER BY job.id FOR NO KEY UPDATE OF job SKIP LOCKED)
+FROM given))) AND job.status IN ('dead') ORDER BY job.id FOR NO KEY UPDATE OF job SKIP LOCKED)
  UPDATE job SET status='ready', run_at=statement_timestamp(), attempts=%(attempts)s::INTEGER, max_attempts=coalesce(%(new_max_attempts)s::INTEGER, job.max_attempts), refunds=%(refunds)s::INTEGER, locked_by=NULL, locked_until=NULL, finished_at=NULL WHERE job.id = ANY (array((SELECT held.id
 FROM held))) RETURNING job.id, job.queue;
 
 -- cancel
-WITH held AS MATERIALIZED
+WITH given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT)),
+held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('ready') ORDER BY job.id FOR NO KEY UPDATE OF job)
+FROM given))) AND job.status IN ('ready') ORDER BY job.id FOR NO KEY UPDATE OF job)
  UPDATE job SET status=%(status)s::VARCHAR, locked_until=NULL, last_error=%(reason)s::VARCHAR, finished_at=statement_timestamp() WHERE job.id = ANY (array((SELECT held.id
 FROM held))) RETURNING job.id, job.queue;
 
 -- remove
-WITH held AS MATERIALIZED
+WITH given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT)),
+held AS MATERIALIZED
 (SELECT job.id AS id
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) AND job.status IN ('dead', 'failed') ORDER BY job.id FOR UPDATE OF job)
+FROM given))) AND job.status IN ('dead', 'failed') ORDER BY job.id FOR UPDATE OF job)
  DELETE FROM job WHERE job.id = ANY (array((SELECT held.id
 FROM held))) RETURNING job.id, job.queue;
 
 -- statuses
-SELECT job.id, CAST(job.status AS TEXT) AS status
+WITH given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT))
+ SELECT job.id, CAST(job.status AS TEXT) AS status
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT))));
+FROM given)));
 
 -- oldest transaction
 SELECT CASE WHEN min(seen.began) IS NULL AND bool_or(seen.kind IS NULL) THEN NULL ELSE coalesce(CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(seen.began)) AS DOUBLE PRECISION), 0) END FROM (SELECT CASE WHEN coalesce(backend_xid, backend_xmin) IS NOT NULL THEN xact_start END AS began, backend_type AS kind FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() UNION ALL SELECT prepared, '' FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()) AS seen WHERE seen.kind IS DISTINCT FROM 'autovacuum worker';
@@ -563,18 +719,27 @@ WHERE job.status = 'dead' AND job.status IN ('done', 'failed', 'dead') AND job.f
  LIMIT %(limit)s::INTEGER;
 
 -- date
-UPDATE job SET finished_at=statement_timestamp() WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT))));
+WITH given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT))
+ UPDATE job SET finished_at=statement_timestamp() WHERE job.id = ANY (array((SELECT given.id
+FROM given)));
 
 -- copy
-INSERT INTO archived_job (archived_at, attempts, claims, created_at, errors, finished_at, id, idempotency_key, last_error, last_lease_expired_at, lease_expirations, locked_by, locked_until, max_attempts, payload, queue, refunds, result, run_at, schedule_id, slot, started_at, status, trace, type) SELECT statement_timestamp() AS anon_1, job.attempts, job.claims, job.created_at, job.errors, job.finished_at, job.id, job.idempotency_key, job.last_error, job.last_lease_expired_at, job.lease_expirations, job.locked_by, job.locked_until, job.max_attempts, job.payload, job.queue, job.refunds, job.result, job.run_at, job.schedule_id, job.slot, job.started_at, job.status, job.trace, job.type
+WITH given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT))
+ INSERT INTO archived_job (archived_at, attempts, claims, created_at, errors, finished_at, id, idempotency_key, last_error, last_lease_expired_at, lease_expirations, locked_by, locked_until, max_attempts, payload, queue, refunds, result, run_at, schedule_id, slot, started_at, status, trace, type) SELECT statement_timestamp() AS anon_1, job.attempts, job.claims, job.created_at, job.errors, job.finished_at, job.id, job.idempotency_key, job.last_error, job.last_lease_expired_at, job.lease_expirations, job.locked_by, job.locked_until, job.max_attempts, job.payload, job.queue, job.refunds, job.result, job.run_at, job.schedule_id, job.slot, job.started_at, job.status, job.trace, job.type
 FROM job
 WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT))));
+FROM given)));
 
 -- remove what was copied
-DELETE FROM job WHERE job.id = ANY (array((SELECT given.id
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS given(id BIGINT)))) RETURNING job.id;
+WITH given AS MATERIALIZED
+(SELECT each.id AS id
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT))
+ DELETE FROM job WHERE job.id = ANY (array((SELECT given.id
+FROM given))) RETURNING job.id;
 
 -- archived
 SELECT archived_job.id, (to_json(archived_job.archived_at) #>> '{}') AS at

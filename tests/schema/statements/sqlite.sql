@@ -19,7 +19,7 @@ FROM job AS due
 WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at >= lane.run_at AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
  LIMIT ? OFFSET ?)
 WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues]) ORDER BY candidate.run_at, candidate.id
- LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, round((julianday(run_at) - 2440587.5) * 86400.0, 3) AS due, NULL AS anon_1;
+ LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, coalesce(round((julianday(run_at) - 2440587.5) * 86400.0, 3), -1e300) AS due, NULL AS anon_1;
 
 -- claim from every queue
 WITH RECURSIVE lane(queue, type, run_at) AS
@@ -42,7 +42,41 @@ FROM job AS due
 WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at >= lane.run_at AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
  LIMIT ? OFFSET ?)
 WHERE lane.type IN (__[POSTCOMPILE_types]) ORDER BY candidate.run_at, candidate.id
- LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, round((julianday(run_at) - 2440587.5) * 86400.0, 3) AS due, NULL AS anon_1;
+ LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, coalesce(round((julianday(run_at) - 2440587.5) * 86400.0, 3), -1e300) AS due, NULL AS anon_1;
+
+-- due rows but those that are refused
+WITH RECURSIVE lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?))),
+given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each")
+ SELECT oldest.id
+FROM (SELECT candidate.id AS id
+FROM lane JOIN job AS candidate ON candidate.id IN (SELECT due.id
+FROM job AS due
+WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at >= lane.run_at AND (due.id NOT IN (SELECT given.id
+FROM given)) AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
+ LIMIT ? OFFSET ?)
+WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues]) ORDER BY candidate.run_at, candidate.id
+ LIMIT ? OFFSET ?) AS oldest;
+
+-- claim locked rows
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each")
+ UPDATE job SET status='running', attempts=CASE WHEN (job.attempts < ?) THEN job.attempts + ? ELSE job.attempts END, claims=CASE WHEN (job.claims < ?) THEN job.claims + ? ELSE job.claims END, locked_by=?, locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)), started_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id IN (SELECT given.id
+FROM given) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, coalesce(round((julianday(run_at) - 2440587.5) * 86400.0, 3), -1e300) AS due, NULL AS anon_1;
 
 -- next due
 WITH RECURSIVE lane(queue, type, run_at) AS
@@ -63,13 +97,40 @@ FROM (SELECT lane.run_at AS run_at
 FROM lane
 WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])) AS due;
 
+-- next due but those that are refused
+WITH RECURSIVE given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each"),
+lane(queue, type, run_at) AS
+(SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
+FROM (SELECT next_row.queue AS queue, next_row.type AS type, next_row.run_at AS run_at
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue >= '' ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?) AS first UNION ALL SELECT lane_row.queue AS queue, lane_row.type AS type, lane_row.run_at AS run_at
+FROM lane JOIN job AS lane_row ON lane_row.id = coalesce((SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue = lane.queue AND next_row.type > lane.type ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?), (SELECT next_row.id
+FROM job AS next_row
+WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_row.queue, next_row.type, next_row.run_at
+ LIMIT 1 OFFSET ?)))
+ SELECT round((julianday(min(due.run_at)) - 2440587.5) * 86400.0, 3) - round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS anon_1
+FROM (SELECT (SELECT first_row.run_at
+FROM job AS first_row
+WHERE first_row.status = 'ready' AND first_row.queue = lane.queue AND first_row.type = lane.type AND first_row.run_at >= lane.run_at AND (first_row.id NOT IN (SELECT given.id
+FROM given)) ORDER BY first_row.run_at, first_row.id
+ LIMIT 1 OFFSET ?) AS run_at
+FROM lane
+WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])) AS due;
+
 -- renew
 WITH given AS MATERIALIZED
 (SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by
 FROM json_each(?) AS "each"),
 held AS MATERIALIZED
 (SELECT job.id AS id
-FROM given JOIN job ON job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by ORDER BY job.id)
+FROM given JOIN job ON job.id IN (SELECT given.id
+FROM given) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by ORDER BY job.id)
  UPDATE job SET locked_until=strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)) WHERE job.id IN (SELECT held.id
 FROM held) RETURNING id, claims;
 
@@ -78,13 +139,25 @@ WITH given AS MATERIALIZED
 (SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by
 FROM json_each(?) AS "each")
  SELECT job.id, job.claims
-FROM given JOIN job ON job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by;
+FROM given JOIN job ON job.id IN (SELECT given.id
+FROM given) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by;
 
 -- settle
 WITH given AS MATERIALIZED
 (SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by, json_extract("each".value, ?) AS status, json_extract("each".value, ?) AS delay, json_extract("each".value, ?) AS attempts, json_extract("each".value, ?) AS refunds, json_extract("each".value, ?) AS error, json_extract("each".value, ?) AS errors, json_extract("each".value, ?) AS result, json_extract("each".value, ?) AS expired
 FROM json_each(?) AS "each")
- UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', given.delay)) ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(given.errors, job.errors), result=given.result, lease_expirations=CASE WHEN (job.lease_expirations < ?) THEN job.lease_expirations + given.expired ELSE job.lease_expirations END, last_lease_expired_at=CASE WHEN (given.expired > ?) THEN strftime('%Y-%m-%d %H:%M:%f000', 'now') ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE strftime('%Y-%m-%d %H:%M:%f000', 'now') END FROM given WHERE job.id = given.id AND job.status = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
+ UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', given.delay)) ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(given.errors, job.errors), result=given.result, lease_expirations=CASE WHEN (job.lease_expirations < ?) THEN job.lease_expirations + given.expired ELSE job.lease_expirations END, last_lease_expired_at=CASE WHEN (given.expired > ?) THEN strftime('%Y-%m-%d %H:%M:%f000', 'now') ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE strftime('%Y-%m-%d %H:%M:%f000', 'now') END FROM given WHERE job.id IN (SELECT given.id
+FROM given) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
+
+-- complete
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by
+FROM json_each(?) AS "each")
+ UPDATE job SET status='done', locked_until=NULL, result=NULL, finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') FROM given WHERE job.id IN (SELECT given.id
+FROM given) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
+
+-- complete one
+UPDATE job SET status='done', locked_until=NULL, result=NULL, finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id = ? AND (job.status || '') = 'running' AND job.claims = ? AND job.locked_by IS ? RETURNING id, claims;
 
 -- expired
 SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(job.errors AS TEXT) AS errors
@@ -92,10 +165,25 @@ FROM job
 WHERE job.status = 'running' AND (job.locked_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now') OR job.locked_until IS NULL) ORDER BY job.locked_by, job.id
  LIMIT ? OFFSET ?;
 
--- strays
-SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(job.errors AS TEXT) AS errors
+-- expired but those that are refused
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id
+FROM json_each(?) AS "each")
+ SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(job.errors AS TEXT) AS errors
 FROM job
-WHERE job.status = 'running' AND job.locked_by = ? ORDER BY job.locked_by, job.id
+WHERE job.status = 'running' AND (job.locked_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now') OR job.locked_until IS NULL) AND (job.id NOT IN (SELECT given.id
+FROM given)) ORDER BY job.locked_by, job.id
+ LIMIT ? OFFSET ?;
+
+-- strays
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims
+FROM json_each(?) AS "each")
+ SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(job.errors AS TEXT) AS errors
+FROM job
+WHERE job.status = 'running' AND job.locked_by = ? AND NOT (EXISTS (SELECT given.id
+FROM given
+WHERE job.id = given.id AND job.claims = given.claims)) ORDER BY job.locked_by, job.id
  LIMIT ? OFFSET ?;
 
 -- endings
