@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-SOON = 0.05
+SOON = 0.2
 """Seconds of work that a worker may hold beyond its free slots; more would be claimed and not started soon."""
 
 LARGEST_CLAIM = 500

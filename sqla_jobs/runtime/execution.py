@@ -281,13 +281,13 @@ async def _watched(holding: Holding, call: Callable[[], Awaitable[Any]]) -> Any:
     task = holding.task = asyncio.ensure_future(guard())
     if holding.is_stopping:
         task.cancel()
-    seconds = None if holding.timeout is None else holding.timeout.total_seconds()
-    done, _ = await asyncio.wait({task}, timeout=seconds)
-    if not done:
-        holding.is_timed_out = True
-        task.cancel()
-        await asyncio.wait({task})
-    ended = task.result()
+    if holding.timeout is not None:
+        done, _ = await asyncio.wait({task}, timeout=holding.timeout.total_seconds())
+        if not done:
+            holding.is_timed_out = True
+            task.cancel()
+            await asyncio.wait({task})
+    ended = await task
     if isinstance(ended, _Raised):
         raise ended.error
     return ended

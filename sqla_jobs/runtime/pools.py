@@ -67,7 +67,10 @@ class LoopThread:
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine on the loop, in a copy of the context that the worker was started in."""
-        self._loop.call_soon_threadsafe(self._create, work)
+        if threading.current_thread() is self._thread:
+            self._create(work)  # no detour over the loop's own socket
+        else:
+            self._loop.call_soon_threadsafe(self._create, work)
 
     def _create(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = self._loop.create_task(work(), context=self._context.copy())

@@ -16,6 +16,7 @@ from sqlalchemy import (
     SelectBase,
     String,
     Text,
+    Update,
     and_,
     bindparam,
     case,
@@ -229,13 +230,13 @@ def settle(jobs: JobTable, can: Capabilities) -> Executable:
 @lru_cache(maxsize=256)
 def complete(jobs: JobTable, can: Capabilities) -> Executable:
     """The same for attempts that ended well and left nothing to store, as most do. Parameter: rows."""
-    given = can.given(_FENCE_COLUMNS)
-    return _completed(jobs, _given_fence(jobs, can, given))
+    c = jobs.table.c
+    return _completed(jobs, _given_fence(jobs, can, can.given(_FENCE_COLUMNS))).returning(c.id, c.claims)
 
 
 @lru_cache(maxsize=256)
 def complete_one(jobs: JobTable) -> Executable:
-    """The same for one of them. Index: the primary key. Parameters: held_id, held_claims, held_by."""
+    """The same for one of them; matches one row or none. Parameters: held_id, held_claims, held_by."""
     held = SimpleNamespace(
         id=bindparam("held_id", type_=BigInteger()),
         claims=bindparam("held_claims", type_=Integer()),
@@ -244,10 +245,9 @@ def complete_one(jobs: JobTable) -> Executable:
     return _completed(jobs, _fence(jobs, held))
 
 
-def _completed(jobs: JobTable, fence: ColumnElement[bool]) -> Executable:
-    c = jobs.table.c
+def _completed(jobs: JobTable, fence: ColumnElement[bool]) -> Update:
     done = {"status": DONE, "locked_until": null(), "result": null(), "finished_at": jobs.now}
-    return update(jobs.table).where(fence).values(done).returning(c.id, c.claims)
+    return update(jobs.table).where(fence).values(done)
 
 
 @lru_cache(maxsize=256)

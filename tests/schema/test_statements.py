@@ -104,7 +104,7 @@ def test_fence_is_the_same_in_every_statement_that_has_it(said: dict[str, str], 
 
 
 @pytest.mark.parametrize("said", BOTH)
-@pytest.mark.parametrize("name", ["renew", "settle", "complete", "complete one"])
+@pytest.mark.parametrize("name", ["renew", "settle", "complete"])
 def test_fenced_write_returns_what_it_matched(said: dict[str, str], name: str) -> None:
     """What came back tells whose fence held."""
     assert re.search(r"RETURNING (job\.)?id, (job\.)?claims$", said[name])

@@ -231,7 +231,7 @@ FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT, claim
 FROM given))) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by RETURNING job.id, job.claims;
 
 -- complete one
-UPDATE job SET status='done', locked_until=NULL, result=NULL, finished_at=statement_timestamp() WHERE job.id = %(held_id)s::BIGINT AND (job.status || '') = 'running' AND job.claims = %(held_claims)s::INTEGER AND job.locked_by IS NOT DISTINCT FROM %(held_by)s::VARCHAR RETURNING job.id, job.claims;
+UPDATE job SET status='done', locked_until=NULL, result=NULL, finished_at=statement_timestamp() WHERE job.id = %(held_id)s::BIGINT AND (job.status || '') = 'running' AND job.claims = %(held_claims)s::INTEGER AND job.locked_by IS NOT DISTINCT FROM %(held_by)s::VARCHAR;
 
 -- expired
 SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.slot) AS DOUBLE PRECISION) AS slot, CAST(job.errors AS TEXT) AS errors

@@ -157,7 +157,7 @@ FROM json_each(?) AS "each")
 FROM given) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
 
 -- complete one
-UPDATE job SET status='done', locked_until=NULL, result=NULL, finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id = ? AND (job.status || '') = 'running' AND job.claims = ? AND job.locked_by IS ? RETURNING id, claims;
+UPDATE job SET status='done', locked_until=NULL, result=NULL, finished_at=strftime('%Y-%m-%d %H:%M:%f000', 'now') WHERE job.id = ? AND (job.status || '') = 'running' AND job.claims = ? AND job.locked_by IS ?;
 
 -- expired
 SELECT job.id, job.type, job.queue, CAST(job.payload AS TEXT) AS payload, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(job.errors AS TEXT) AS errors
