@@ -108,7 +108,7 @@ def columns_of(new_job: NewJob[Any]) -> dict[str, Any]:
         "type": spec.name,
         "payload": new_job.payload,
         "queue": new_job.queue,
-        "max_attempts": options.max_attempts if options.max_attempts is not None else spec.max_attempts,
+        "max_attempts": new_job.max_attempts,
     }
     if options.key is not None:
         columns["idempotency_key"] = options.key

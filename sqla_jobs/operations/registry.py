@@ -119,6 +119,11 @@ class NewJob(Generic[J]):
         """The queue that it will stand in."""
         return self.options.queue if self.options.queue is not None else self.spec.queue
 
+    @property
+    def max_attempts(self) -> int:
+        """The number of its last attempt."""
+        return self.options.max_attempts if self.options.max_attempts is not None else self.spec.max_attempts
+
 
 class Decorator(Protocol[J]):
     """What `@jobs.handler(…)` with options gives."""

@@ -78,6 +78,9 @@ class Arguments:
         :raises PayloadError: an argument is missing, unknown, given twice, of the wrong type, or can't be stored
         :raises PayloadTooLarge: store the data in a table, and pass its id
         """
+        contract = self._contract
+        if contract is not None and not args and _is_plain(contract, kwargs) and kwargs.keys() >= self._required:
+            return self._stored(dict(kwargs))
         given = self._bind(args, kwargs)
         self._refuse_missing(given, "pass it, or give the parameter a default")
         return self._stored(given)

@@ -21,6 +21,7 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
+    literal,
     literal_column,
     null,
     or_,
@@ -31,7 +32,7 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.rules.registry import LARGEST_INTEGER
-from sqla_jobs.schema.dialects import Capabilities, durably, epoch, later, stored_json
+from sqla_jobs.schema.dialects import STORED_JSON, Capabilities, durably, epoch, later, stored_json
 from sqla_jobs.schema.lanes import lanes, ready, served, taken
 from sqla_jobs.schema.mixins import STATUS_LITERALS
 from sqla_jobs.schema.tables import JobTable, MappedTable
@@ -360,6 +361,26 @@ def insert_jobs(
         return cast("Executable", _or_ignore(inserted, jobs).returning(c.id, c.idempotency_key))
     # Where ids rise in the order of the rows there is no need to ask for the order, which would cost a statement a row.
     return cast("Executable", inserted.returning(c.id, sort_by_parameter_order=not can.has_rising_ids))
+
+
+@lru_cache(maxsize=256)
+def insert_payloads(jobs: JobTable, can: Capabilities) -> Executable:
+    """Insert jobs that differ by their payloads alone; returns their ids, which rise in the order of `n`.
+
+    Parameters: of_type, of_queue, of_max_attempts, rows (n, payload).
+    """
+    given, table = can.given({"n": Integer(), "payload": STORED_JSON}), jobs.table
+    columns: dict[str, Any] = {
+        "payload": given.c.payload,
+        "type": bindparam("of_type", type_=table.c.type.type),
+        "queue": bindparam("of_queue", type_=table.c.queue.type),
+        "max_attempts": bindparam("of_max_attempts", type_=table.c.max_attempts.type),
+        "created_at": jobs.now,
+        "run_at": jobs.now,
+    }
+    columns |= {name: literal(value, table.c[name].type) for name, value in jobs.identity.items()}
+    rows = select(*columns.values()).select_from(given).order_by(given.c.n)
+    return cast("Executable", can.insert(table).from_select([*columns], rows).returning(table.c.id))
 
 
 def _or_ignore(inserted: Any, jobs: JobTable) -> Any:

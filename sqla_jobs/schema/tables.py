@@ -85,6 +85,12 @@ class JobTable(MappedTable):
             return name
         return f"sqla_jobs:{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
+    @cached_property
+    def has_defaults_by_row(self) -> bool:
+        """Whether Python computes values for each new row: an app's column with a function as its default, a version."""
+        has_function = any(column.default is not None and column.default.is_callable for column in self.table.c)
+        return has_function or self.mapper.version_id_col is not None
+
     def own_columns(self, given: dict[str, Any]) -> dict[str, Any]:
         """Turn the app's attribute names into column keys.
 

@@ -70,6 +70,7 @@ def spoken(dialect: Dialect) -> dict[str, str]:
         "renew": statements.renew(JOBS, can),
         "held": statements.held(JOBS, can),
         "settle": statements.settle(JOBS, can),
+        "insert payloads": statements.insert_payloads(JOBS, can),
         "complete": statements.complete(JOBS, can),
         "complete one": statements.complete_one(JOBS),
         "expired": statements.expired(JOBS),

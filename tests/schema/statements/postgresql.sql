@@ -223,6 +223,13 @@ FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT, claim
  UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN (statement_timestamp() + CAST(given.delay AS DOUBLE PRECISION) * INTERVAL '1 second') ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(CAST(given.errors AS JSONB), job.errors), result=CAST(given.result AS JSONB), lease_expirations=CASE WHEN (job.lease_expirations < %(lease_expirations_1)s::INTEGER) THEN job.lease_expirations + given.expired ELSE job.lease_expirations END, last_lease_expired_at=CASE WHEN (given.expired > %(expired_1)s::INTEGER) THEN statement_timestamp() ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE statement_timestamp() END FROM given WHERE job.id = ANY (array((SELECT given.id
 FROM given))) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by RETURNING job.id, job.claims;
 
+-- insert payloads
+WITH given AS MATERIALIZED
+(SELECT each.n AS n, each.payload AS payload
+FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(n INTEGER, payload JSONB))
+ INSERT INTO job (payload, type, queue, max_attempts, created_at, run_at) SELECT given.payload, %(of_type)s::VARCHAR AS anon_1, %(of_queue)s::VARCHAR AS anon_2, %(of_max_attempts)s::INTEGER AS anon_3, statement_timestamp() AS anon_4, statement_timestamp() AS anon__1
+FROM given ORDER BY given.n RETURNING job.id;
+
 -- complete
 WITH given AS MATERIALIZED
 (SELECT each.id AS id, each.claims AS claims, each.locked_by AS locked_by

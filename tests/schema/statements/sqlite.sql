@@ -149,6 +149,13 @@ FROM json_each(?) AS "each")
  UPDATE job SET status=given.status, run_at=CASE WHEN (given.delay IS NOT NULL) THEN strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', given.delay)) ELSE job.run_at END, attempts=given.attempts, refunds=given.refunds, locked_by=CASE WHEN (given.status = 'ready') THEN NULL ELSE job.locked_by END, locked_until=NULL, last_error=coalesce(given.error, job.last_error), errors=coalesce(given.errors, job.errors), result=given.result, lease_expirations=CASE WHEN (job.lease_expirations < ?) THEN job.lease_expirations + given.expired ELSE job.lease_expirations END, last_lease_expired_at=CASE WHEN (given.expired > ?) THEN strftime('%Y-%m-%d %H:%M:%f000', 'now') ELSE job.last_lease_expired_at END, finished_at=CASE WHEN (given.status = 'ready') THEN NULL ELSE strftime('%Y-%m-%d %H:%M:%f000', 'now') END FROM given WHERE job.id IN (SELECT given.id
 FROM given) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
 
+-- insert payloads
+WITH given AS MATERIALIZED
+(SELECT json_extract("each".value, ?) AS n, json_extract("each".value, ?) AS payload
+FROM json_each(?) AS "each")
+ INSERT INTO job (payload, type, queue, max_attempts, created_at, run_at) SELECT given.payload, ? AS anon_1, ? AS anon_2, ? AS anon_3, strftime('%Y-%m-%d %H:%M:%f000', 'now') AS anon_4, strftime('%Y-%m-%d %H:%M:%f000', 'now') AS anon__1
+FROM given ORDER BY given.n RETURNING id;
+
 -- complete
 WITH given AS MATERIALIZED
 (SELECT json_extract("each".value, ?) AS id, json_extract("each".value, ?) AS claims, json_extract("each".value, ?) AS locked_by
