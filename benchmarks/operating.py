@@ -40,7 +40,7 @@ from sqla_jobs.operations import leases
 from sqla_jobs.rules.settlement import Released, decide
 from sqla_jobs.runtime.archiver import Archiver
 from sqla_jobs.runtime.connections import Connector, Opening
-from sqla_jobs.schema.dialects import db_now, later
+from sqla_jobs.schema.constructs import db_now, later
 from tests.engines import build_engine
 from tests.servers import PostgresServer
 

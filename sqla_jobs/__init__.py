@@ -48,7 +48,7 @@ from sqla_jobs.rules.retry import Backoff
 from sqla_jobs.runtime.context import CurrentJob, current_job
 from sqla_jobs.runtime.counters import Counters, Span
 from sqla_jobs.runtime.worker import Worker
-from sqla_jobs.schema.dialects import db_now
+from sqla_jobs.schema.constructs import db_now
 from sqla_jobs.schema.mixins import ArchivedJobMixin, JobMixin, ScheduleMixin
 from sqla_jobs.status import JobStatus
 

@@ -27,7 +27,11 @@ from sqla_jobs.schema.tables import MappedTable
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 
-_KEYS_PER_READ = _ROWS_PER_INSERT = 1000
+_KEYS_PER_READ = 1000
+
+_ROWS_PER_INSERT = 1000
+
+_BYTES_PER_INSERT = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +85,11 @@ class NewRow:
 def _store_many(session: Session, new_jobs: Sequence[NewJob[Any]]) -> list[Enqueued]:
     stored: dict[int, Enqueued] = {}
     for jobs in dict.fromkeys(new_job.jobs for new_job in new_jobs):
-        mine = [(position, new_job) for position, new_job in enumerate(new_jobs) if new_job.jobs is jobs]
-        usual = [] if jobs.table.has_defaults_by_row else [each for each in mine if _is_usual(each[1])]
-        stored.update(_store_usual(session, jobs, usual))
-        rows = _rows(session, jobs, mine if not usual else [each for each in mine if not _is_usual(each[1])])
+        mine = [position for position, new_job in enumerate(new_jobs) if new_job.jobs is jobs]
+        usual = [] if jobs.table.has_defaults_by_row else [place for place in mine if _is_usual(new_jobs[place])]
+        stored.update(_store_usual(session, jobs, new_jobs, usual))
+        others = mine if not usual else [place for place in mine if not _is_usual(new_jobs[place])]
+        rows = _rows(session, jobs, [(place, new_jobs[place]) for place in others])
         stored.update(_store_unkeyed(session, jobs, [row for row in rows if row.key is None]))
         stored.update(_store_keyed(session, jobs, [row for row in rows if row.key is not None]))
         tell(session, jobs, {new_job.queue for new_job in new_jobs if new_job.jobs is jobs})
@@ -98,25 +103,36 @@ def _is_usual(new_job: NewJob[Any]) -> bool:
 
 
 def _store_usual(
-    session: Session, jobs: Jobs[Any], usual: Sequence[tuple[int, NewJob[Any]]]
+    session: Session, jobs: Jobs[Any], new_jobs: Sequence[NewJob[Any]], usual: Sequence[int]
 ) -> Iterator[tuple[int, Enqueued]]:
-    """Store jobs of payloads alone: to have the ORM look at each costs several times what the database takes."""
+    """Store those in places *usual*: to have the ORM look at each costs several times what the database takes."""
     if usual and session.autoflush:
         session.flush()
-    statement = statements.insert_payloads(jobs.table, capabilities_of(session, jobs))
-    alike: dict[tuple[str, str, int], list[tuple[int, NewJob[Any]]]] = {}
-    for each in usual:
-        new_job = each[1]
-        alike.setdefault((new_job.spec.name, new_job.queue, new_job.max_attempts), []).append(each)
-    for (type_, queue, max_attempts), group in alike.items():
+    alike: dict[tuple[str, str, int], list[int]] = {}
+    for position in usual:
+        new_job = new_jobs[position]
+        alike.setdefault((new_job.spec.name, new_job.queue, new_job.max_attempts), []).append(position)
+    for (type_, queue, max_attempts), positions in alike.items():
         common = {"of_type": type_, "of_queue": queue, "of_max_attempts": max_attempts}
-        for start in range(0, len(group), _ROWS_PER_INSERT):
-            batch = group[start : start + _ROWS_PER_INSERT]
-            rows = as_rows([{"n": n, "payload": new_job.payload} for n, (_, new_job) in enumerate(batch)])
-            bind = {"mapper": jobs.table.mapper}
-            ids = sorted(session.scalars(statement, common | {"rows": rows}, bind_arguments=bind).all())
-            for (position, _), id_ in zip(batch, ids, strict=True):
+        for start in range(0, len(positions), _ROWS_PER_INSERT):
+            batch = positions[start : start + _ROWS_PER_INSERT]
+            ids = _insert_payloads(session, jobs, common, [new_jobs[position].payload for position in batch])
+            for position, id_ in zip(batch, ids, strict=True):
                 yield position, Enqueued(id_, is_duplicate=False)
+
+
+def _insert_payloads(
+    session: Session, jobs: Jobs[Any], common: dict[str, Any], payloads: list[dict[str, Any]]
+) -> list[int]:
+    """Insert jobs, and give their ids in order; in several statements, where one would be too long."""
+    rows = as_rows(payloads)
+    if len(rows) > _BYTES_PER_INSERT and len(payloads) > 1:
+        middle = len(payloads) // 2
+        halves = (payloads[:middle], payloads[middle:])
+        return [id_ for half in halves for id_ in _insert_payloads(session, jobs, common, half)]
+    statement = statements.insert_payloads(jobs.table, capabilities_of(session, jobs))
+    bind = {"mapper": jobs.table.mapper}
+    return sorted(session.scalars(statement, common | {"rows": rows}, bind_arguments=bind).all())
 
 
 def _rows(session: Session, jobs: Jobs[Any], mine: Sequence[tuple[int, NewJob[Any]]]) -> list[NewRow]:

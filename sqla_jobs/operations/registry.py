@@ -105,7 +105,7 @@ class Handler(Generic[J, Q, P, R]):
         return f"<Handler {self.name!r}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would take as long as all the rest of `Handler.job`
 class NewJob(Generic[J]):
     """A job that is not stored yet: a handler, its arguments as JSON, and its options."""
 

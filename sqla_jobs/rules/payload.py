@@ -80,7 +80,7 @@ class Arguments:
         """
         contract = self._contract
         if contract is not None and not args and _is_plain(contract, kwargs) and kwargs.keys() >= self._required:
-            return self._stored(dict(kwargs))
+            return self._stored(dict(kwargs), is_plain=True)
         given = self._bind(args, kwargs)
         self._refuse_missing(given, "pass it, or give the parameter a default")
         return self._stored(given)
@@ -122,10 +122,10 @@ class Arguments:
             given[key] = value
         return given
 
-    def _stored(self, given: dict[str, Any]) -> dict[str, JsonValue]:
+    def _stored(self, given: dict[str, Any], *, is_plain: bool = False) -> dict[str, JsonValue]:
         contract = self._contract or self._built()
         try:
-            if _is_plain(contract, given):
+            if is_plain or _is_plain(contract, given):
                 return self._sized(given, json_bytes(given))
             return self._converted(contract, given)
         except Refusal as refusal:

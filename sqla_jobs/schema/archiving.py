@@ -25,7 +25,8 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.dialects import Capabilities, later, read_instant, written_instant
+from sqla_jobs.schema.constructs import later, read_instant, written_instant
+from sqla_jobs.schema.dialects import Capabilities
 from sqla_jobs.schema.mixins import STATUS_LITERALS, is_finished
 from sqla_jobs.schema.tables import ArchiveTable, JobTable, MappedTable
 from sqla_jobs.status import JobStatus

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import Column
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.dialects import db_now, later
+from sqla_jobs.schema.constructs import db_now, later
 
 CLOCK_TABLE = "sqla_jobs_clock"
 

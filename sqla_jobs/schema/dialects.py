@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -19,12 +18,10 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Dialect,
-    Double,
     FromClause,
     Integer,
     SelectBase,
     String,
-    Text,
     any_,
     bindparam,
     cast,
@@ -42,7 +39,7 @@ from sqlalchemy.sql.expression import ClauseElement, FunctionElement
 from sqlalchemy.types import TypeEngine
 
 from sqla_jobs.errors import UnsupportedDatabase
-from sqla_jobs.schema.types import UtcDateTime
+from sqla_jobs.schema.constructs import db_now, durably, epoch, from_epoch, later, read_instant, written_instant
 
 BIG_ID = BigInteger().with_variant(Integer(), "sqlite")
 """64 bits everywhere: SQLite numbers rows by itself only in a column declared INTEGER."""
@@ -70,62 +67,6 @@ def partial_index(where: ColumnElement[bool]) -> dict[str, Any]:
 def never_reuse_ids(table: Any) -> None:
     """Make SQLite number rows by AUTOINCREMENT: without it, the id of a deleted last row comes again."""
     table.dialect_options["sqlite"]["autoincrement"] = True
-
-
-class db_now(FunctionElement[datetime]):  # noqa: N801  # a SQL function, written like SQLAlchemy's own
-    """The database's clock at the start of the running statement.
-
-    PostgreSQL: `now()` is the transaction's start, and `clock_timestamp()` is volatile, so no index can serve it.
-    SQLite has milliseconds; they are padded to six digits, as the stock type stores them, so that text sorts as time.
-    """
-
-    type = UtcDateTime()
-    inherit_cache = True
-
-
-class later(FunctionElement[datetime]):  # noqa: N801
-    """`later(instant, seconds)`: the instant that many seconds after."""
-
-    type = UtcDateTime()
-    inherit_cache = True
-
-
-class epoch(FunctionElement[float]):  # noqa: N801
-    """`epoch(instant)`: seconds since 1970 as a float; it reads 'infinity' too, which no driver loads as a datetime."""
-
-    type: TypeEngine[float] = Double()
-    inherit_cache = True
-
-
-class from_epoch(FunctionElement[datetime]):  # noqa: N801
-    """`from_epoch(seconds)`: the instant that `epoch` gave."""
-
-    type = UtcDateTime()
-    inherit_cache = True
-
-
-class read_instant(FunctionElement[datetime]):  # noqa: N801
-    """`read_instant(text)`: the instant that a cast to text has written."""
-
-    type = UtcDateTime()
-    inherit_cache = True
-
-
-class written_instant(FunctionElement[str]):  # noqa: N801
-    """`written_instant(instant)`: text that every session reads alike, whatever its zone and style of dates."""
-
-    type: TypeEngine[str] = Text()
-    inherit_cache = True
-
-
-class durably(FunctionElement[Any]):  # noqa: N801
-    """`durably()`: the open transaction is on disk when its commit is answered, whatever the role's settings say.
-
-    A claim that a crash of the server undoes would be made a second time, with the same count, while the first runs.
-    And the server ends it if no commit comes for five seconds: a frozen process keeps the rows from nobody.
-    """
-
-    inherit_cache = True
 
 
 class stored_json(FunctionElement[Any]):  # noqa: N801
@@ -267,6 +208,10 @@ class Capabilities:
         """Rows that come with the statement, as one JSON parameter `rows`; see `as_rows`."""
         raise NotImplementedError
 
+    def listed(self) -> FromClause:
+        """Objects that come with the statement, in one JSON array `rows`, as `value`, and the place of each as `n`."""
+        raise NotImplementedError
+
     def insert(self, table: Any) -> Any:
         """Give the INSERT that knows ON CONFLICT."""
         raise NotImplementedError
@@ -282,6 +227,11 @@ class _Postgresql(Capabilities):
         shape = [column(name, type_) for name, type_ in columns.items()]
         each = rows.table_valued(*shape).render_derived(name="each", with_types=True)
         return select(each).cte("given").prefix_with("MATERIALIZED")
+
+    def listed(self) -> FromClause:
+        array = cast(bindparam("rows", type_=String()), postgresql.JSONB)
+        each = func.jsonb_array_elements(array).table_valued(column("value", STORED_JSON), with_ordinality="n")
+        return each.render_derived(name="each")
 
     def insert(self, table: Any) -> Any:
         return postgresql.insert(table)
@@ -299,6 +249,12 @@ class _Sqlite(Capabilities):
         ]
         # Kept apart, SQLite makes an index of it; else it reads the JSON again for each row of the table.
         return select(*shape).select_from(each).cte("given").prefix_with("MATERIALIZED")
+
+    def listed(self) -> FromClause:
+        each = func.json_each(bindparam("rows", type_=String())).table_valued(
+            column("key", Integer), column("value", STORED_JSON), name="each"
+        )
+        return select(each.c.key.label("n"), each.c.value).subquery("listed")
 
     def insert(self, table: Any) -> Any:
         return sqlite.insert(table)

@@ -33,7 +33,8 @@ from sqlalchemy.sql.base import Executable
 from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.dialects import Capabilities, capabilities, db_now, epoch
+from sqla_jobs.schema.constructs import db_now, epoch
+from sqla_jobs.schema.dialects import Capabilities, capabilities
 
 SETTINGS = ("fsync", "synchronous_commit", "autovacuum", "transaction_read_only", "server_encoding")
 

@@ -29,7 +29,8 @@ from sqlalchemy import (
 from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
-from sqla_jobs.schema.dialects import Capabilities, epoch, later, read_instant, written_instant
+from sqla_jobs.schema.constructs import epoch, later, read_instant, written_instant
+from sqla_jobs.schema.dialects import Capabilities
 from sqla_jobs.schema.lanes import lanes
 from sqla_jobs.schema.mixins import STATUS_LITERALS, is_finished
 from sqla_jobs.schema.statements import READY

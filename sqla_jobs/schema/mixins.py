@@ -44,7 +44,8 @@ from sqlalchemy.orm import Mapped, Mapper, mapped_column, validates
 from sqlalchemy.sql.elements import ClauseElement, conv
 
 from sqla_jobs.rules.schedules import DEFAULT_LIMIT, check_part
-from sqla_jobs.schema.dialects import BIG_ID, STORED_JSON, db_now, never_reuse_ids, partial_index
+from sqla_jobs.schema.constructs import db_now
+from sqla_jobs.schema.dialects import BIG_ID, STORED_JSON, never_reuse_ids, partial_index
 from sqla_jobs.schema.types import Seconds, UtcDateTime
 from sqla_jobs.status import JobStatus
 

@@ -32,7 +32,8 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.dialects import Capabilities, epoch, later
+from sqla_jobs.schema.constructs import epoch, later
+from sqla_jobs.schema.dialects import Capabilities
 from sqla_jobs.schema.lanes import lanes
 from sqla_jobs.schema.mixins import is_finished
 from sqla_jobs.schema.statements import READY, RUNNING

@@ -31,7 +31,8 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.dialects import Capabilities, epoch, from_epoch, later
+from sqla_jobs.schema.constructs import epoch, from_epoch, later
+from sqla_jobs.schema.dialects import Capabilities
 from sqla_jobs.schema.mixins import is_edited, is_unfinished
 from sqla_jobs.schema.tables import JobTable, ScheduleTable
 

@@ -32,7 +32,8 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.rules.registry import LARGEST_INTEGER
-from sqla_jobs.schema.dialects import STORED_JSON, Capabilities, durably, epoch, later, stored_json
+from sqla_jobs.schema.constructs import durably, epoch, later
+from sqla_jobs.schema.dialects import Capabilities, stored_json
 from sqla_jobs.schema.lanes import lanes, ready, served, taken
 from sqla_jobs.schema.mixins import STATUS_LITERALS
 from sqla_jobs.schema.tables import JobTable, MappedTable
@@ -365,13 +366,13 @@ def insert_jobs(
 
 @lru_cache(maxsize=256)
 def insert_payloads(jobs: JobTable, can: Capabilities) -> Executable:
-    """Insert jobs that differ by their payloads alone; returns their ids, which rise in the order of `n`.
+    """Insert jobs that differ by their payloads alone; returns their ids, which rise in the order of the payloads.
 
-    Parameters: of_type, of_queue, of_max_attempts, rows (n, payload).
+    Parameters: of_type, of_queue, of_max_attempts, rows (the payloads).
     """
-    given, table = can.given({"n": Integer(), "payload": STORED_JSON}), jobs.table
+    given, table = can.listed(), jobs.table
     columns: dict[str, Any] = {
-        "payload": given.c.payload,
+        "payload": given.c.value,
         "type": bindparam("of_type", type_=table.c.type.type),
         "queue": bindparam("of_queue", type_=table.c.queue.type),
         "max_attempts": bindparam("of_max_attempts", type_=table.c.max_attempts.type),

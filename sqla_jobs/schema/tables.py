@@ -12,7 +12,7 @@ from sqlalchemy.orm import MappedColumn, Mapper
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.errors import InvalidModel, InvalidOption
-from sqla_jobs.schema.dialects import db_now
+from sqla_jobs.schema.constructs import db_now
 from sqla_jobs.schema.mixins import OUR_JOB_COLUMNS, ArchivedJobMixin, JobMixin, ScheduleMixin, holds
 from sqla_jobs.schema.types import UtcDateTime
 
@@ -87,7 +87,7 @@ class JobTable(MappedTable):
 
     @cached_property
     def has_defaults_by_row(self) -> bool:
-        """Whether Python computes values for each new row: an app's column with a function as its default, a version."""
+        """Whether Python computes values for each new row: functions as defaults of the app's columns, versions."""
         has_function = any(column.default is not None and column.default.is_callable for column in self.table.c)
         return has_function or self.mapper.version_id_col is not None
 

@@ -16,7 +16,8 @@ from sqlalchemy import JSON, Text, cast, delete, event, func, literal, select, t
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sqla_jobs import ArchivedJobMixin, JobMixin, Jobs, ScheduleMixin
-from sqla_jobs.schema.dialects import BIG_ID, epoch, from_epoch
+from sqla_jobs.schema.constructs import epoch, from_epoch
+from sqla_jobs.schema.dialects import BIG_ID
 from sqla_jobs.schema.types import UtcDateTime
 from sqla_jobs.testing import Clock
 from tests.engines import build_engine

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqla_jobs.errors import InvalidOption, PayloadError
 from sqla_jobs.operations.enqueue import enqueue
 from sqla_jobs.operations.enqueue_many import enqueue_many
-from sqla_jobs.schema.dialects import db_now
+from sqla_jobs.schema.constructs import db_now
 from tests.operations.shop import Customer, Job, OtherJob, clock, mail, send, tidy, timed_send
 
 MINUTE = timedelta(minutes=1)

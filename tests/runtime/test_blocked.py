@@ -13,7 +13,8 @@ from sqlalchemy import text, update
 from sqlalchemy.orm import Session
 
 from sqla_jobs import Retry, current_job
-from sqla_jobs.schema.dialects import db_now, later, stored_json
+from sqla_jobs.schema.constructs import db_now, later
+from sqla_jobs.schema.dialects import stored_json
 from tests.runtime.app import App, Job, Note, wait_for
 
 

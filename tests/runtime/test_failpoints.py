@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqla_jobs import InvalidOption
 from sqla_jobs.runtime import failpoints
 from sqla_jobs.runtime.connections import Connector, Opening, like
-from sqla_jobs.schema.dialects import db_now
+from sqla_jobs.schema.constructs import db_now
 from sqla_jobs.schema.trouble import is_outage
 from tests.crash.processes import ROOT
 from tests.runtime.app import SOON, App, Base, Connections, Note

@@ -11,15 +11,8 @@ from sqlalchemy import BigInteger, Dialect, String, bindparam, create_engine, fu
 from sqlalchemy.exc import DBAPIError
 
 from sqla_jobs.errors import UnsupportedDatabase
-from sqla_jobs.schema.dialects import (
-    as_rows,
-    capabilities,
-    check_server,
-    db_now,
-    epoch,
-    is_in_memory,
-    later,
-)
+from sqla_jobs.schema.constructs import db_now, epoch, later
+from sqla_jobs.schema.dialects import as_rows, capabilities, check_server, is_in_memory
 from sqla_jobs.schema.trouble import is_outage, is_read_only
 from sqla_jobs.schema.types import UtcDateTime
 from tests.schema.models import new_dialect

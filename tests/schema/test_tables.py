@@ -8,7 +8,7 @@ from sqlalchemy import DateTime, String, Table, func, inspect, literal
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from sqla_jobs.errors import InvalidModel, InvalidOption
-from sqla_jobs.schema.dialects import db_now
+from sqla_jobs.schema.constructs import db_now
 from sqla_jobs.schema.mixins import JobMixin
 from sqla_jobs.schema.tables import CHANNEL_BYTES, job_table
 from sqla_jobs.schema.types import UtcDateTime

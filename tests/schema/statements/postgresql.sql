@@ -224,11 +224,8 @@ FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(id BIGINT, claim
 FROM given))) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS NOT DISTINCT FROM given.locked_by RETURNING job.id, job.claims;
 
 -- insert payloads
-WITH given AS MATERIALIZED
-(SELECT each.n AS n, each.payload AS payload
-FROM json_to_recordset(CAST(%(rows)s::VARCHAR AS JSON)) AS each(n INTEGER, payload JSONB))
- INSERT INTO job (payload, type, queue, max_attempts, created_at, run_at) SELECT given.payload, %(of_type)s::VARCHAR AS anon_1, %(of_queue)s::VARCHAR AS anon_2, %(of_max_attempts)s::INTEGER AS anon_3, statement_timestamp() AS anon_4, statement_timestamp() AS anon__1
-FROM given ORDER BY given.n RETURNING job.id;
+INSERT INTO job (payload, type, queue, max_attempts, created_at, run_at) SELECT each.value, %(of_type)s::VARCHAR AS anon_1, %(of_queue)s::VARCHAR AS anon_2, %(of_max_attempts)s::INTEGER AS anon_3, statement_timestamp() AS anon_4, statement_timestamp() AS anon__1
+FROM jsonb_array_elements(CAST(%(rows)s::VARCHAR AS JSONB)) WITH ORDINALITY AS each(value, n) ORDER BY each.n RETURNING job.id;
 
 -- complete
 WITH given AS MATERIALIZED

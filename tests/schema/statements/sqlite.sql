@@ -150,11 +150,9 @@ FROM json_each(?) AS "each")
 FROM given) AND job.id = given.id AND (job.status || '') = 'running' AND job.claims = given.claims AND job.locked_by IS given.locked_by RETURNING id, claims;
 
 -- insert payloads
-WITH given AS MATERIALIZED
-(SELECT json_extract("each".value, ?) AS n, json_extract("each".value, ?) AS payload
-FROM json_each(?) AS "each")
- INSERT INTO job (payload, type, queue, max_attempts, created_at, run_at) SELECT given.payload, ? AS anon_1, ? AS anon_2, ? AS anon_3, strftime('%Y-%m-%d %H:%M:%f000', 'now') AS anon_4, strftime('%Y-%m-%d %H:%M:%f000', 'now') AS anon__1
-FROM given ORDER BY given.n RETURNING id;
+INSERT INTO job (payload, type, queue, max_attempts, created_at, run_at) SELECT listed.value, ? AS anon_1, ? AS anon_2, ? AS anon_3, strftime('%Y-%m-%d %H:%M:%f000', 'now') AS anon_4, strftime('%Y-%m-%d %H:%M:%f000', 'now') AS anon__1
+FROM (SELECT "each"."key" AS n, "each".value AS value
+FROM json_each(?) AS "each") AS listed ORDER BY listed.n RETURNING id;
 
 -- complete
 WITH given AS MATERIALIZED
