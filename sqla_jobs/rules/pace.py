@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-SOON = 0.2
+SOON = 0.05
 """Seconds of work that a worker may hold beyond its free slots; more would be claimed and not started soon."""
+
+A_FEW = 100
+"""Jobs that it may hold ahead for longer, so that claims stay large where a job takes a millisecond …"""
+
+SOON_ENOUGH = 0.25
+"""… if they, too, start within so many seconds."""
 
 LARGEST_CLAIM = 500
 """So that a claim is no long transaction; from some hundreds on, a larger one is no faster for each job."""
@@ -28,8 +34,9 @@ def claim_limit(*, free: int, waiting: int, unsettled: int, ahead: int) -> int:
 
 
 def jobs_ahead(finished_per_second: float) -> int:
-    """Give the number of jobs that will be started within `SOON`, at this rate."""
-    return min(LARGEST_HOLD, int(finished_per_second * SOON))
+    """Give the number of jobs that will be started within `SOON`, at this rate; or a few, within `SOON_ENOUGH`."""
+    few = min(A_FEW, finished_per_second * SOON_ENOUGH)
+    return int(min(LARGEST_HOLD, max(few, finished_per_second * SOON)))
 
 
 def poll_wait(poll_interval: timedelta, *, empty_looks: int, is_listening: bool, draw: float) -> float:

@@ -26,7 +26,11 @@ from sqla_jobs.status import JobStatus
 LARGEST_FLUSH = 500
 
 LINGER = 0.01
-"""Seconds that a settlement waits for others to share its statement, well under the promised 50 ms."""
+"""Seconds that a settlement waits for others to share its statement …"""
+
+MANY = 20
+LINGER_OF_MANY = 0.03
+"""… and, with so many by then, for more: well under the promised 50 ms."""
 
 
 @dataclass(slots=True)
@@ -133,10 +137,15 @@ class Settler:
             self._receive(0.0 if self.is_stopping else None)
             if self._batch and self._limit > 1 and not self.is_stopping:
                 # Woken once, and not for each.
-                self._is_urgent.wait(self._batch[0].since + LINGER - time.monotonic())
+                self._linger(LINGER)
+                if self._queue.qsize() >= MANY:
+                    self._linger(LINGER_OF_MANY)
         self._is_urgent.clear()
         while len(self._batch) < LARGEST_FLUSH and self._receive(0.0):
             pass
+
+    def _linger(self, seconds: float) -> None:
+        self._is_urgent.wait(self._batch[0].since + seconds - time.monotonic())
 
     def _receive(self, patience: float | None) -> bool:
         """Move a settlement from the queue to the batch, and give whether there was one."""
