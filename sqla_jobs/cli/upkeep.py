@@ -21,7 +21,7 @@ from sqla_jobs.rules.settlement import Settlement
 from sqla_jobs.runtime.connections import as_async
 from sqla_jobs.runtime.counters import Tally
 from sqla_jobs.runtime.reporting import Reporter
-from sqla_jobs.runtime.services import REAP_LIMIT, Reaper
+from sqla_jobs.runtime.services import Reaper
 
 _LAST_CALLBACKS: Final = 5.0
 """Seconds that the app's callbacks have for what was reaped."""
@@ -63,13 +63,10 @@ def _reaped(cli: Cli) -> list[Settlement]:
     reaped = list[Settlement]()
     reporter.start()
     try:
-        while True:
-            batch = cli.run(lambda session: leases.reap(session, cli.jobs.table, reaper.judge, limit=REAP_LIMIT))
-            for settlement in batch:
-                reporter.settled(settlement, None)
-            reaped += batch
-            if len(batch) < REAP_LIMIT:
-                return reaped
+        reaped += reaper.reap()
+        while reaper.has_more:
+            reaped += reaper.reap()
+        return reaped
     finally:
         reporter.stop(_LAST_CALLBACKS)
 

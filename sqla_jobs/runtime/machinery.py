@@ -117,7 +117,7 @@ class Machinery:
 
     def reap(self) -> int:
         """Reap one batch of expired leases now, and give how many."""
-        return self._reaper.reap()
+        return len(self._reaper.reap())
 
     def schedule(self, seconds: float) -> bool:
         """Have due slots fired now, and give whether they are."""

@@ -208,7 +208,7 @@ class Reaper:
             return self._beat
         try:
             self.reap()
-            while self._refusals.has_more:
+            while self.has_more:
                 self.reap()
         except Exception:
             self._is_warned_off = True
@@ -228,12 +228,17 @@ class Reaper:
         self._seen = None
         return True
 
-    def reap(self) -> int:
-        """Reap one batch now, past rows that the database refuses to change; give how many."""
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be more to reap, after `reap`."""
+        return self._refusals.has_more
+
+    def reap(self) -> list[Settlement]:
+        """Reap one batch now, past rows that the database refuses to change."""
         settlements = self._refusals.carry_out(self._reap, REAP_LIMIT, bounded=self._connector.bounded)
         for settlement in settlements:
             self._reporter.settled(settlement, None)
-        return len(settlements)
+        return settlements
 
     def _reap(self, batch: Batch, session: Session) -> list[Settlement]:
         def judge(lease: Lease) -> Settlement:
