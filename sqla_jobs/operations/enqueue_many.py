@@ -86,39 +86,39 @@ def _store_many(session: Session, new_jobs: Sequence[NewJob[Any]]) -> list[Enque
     stored: dict[int, Enqueued] = {}
     for jobs in dict.fromkeys(new_job.jobs for new_job in new_jobs):
         mine = [position for position, new_job in enumerate(new_jobs) if new_job.jobs is jobs]
-        usual = [] if jobs.table.has_defaults_by_row else [place for place in mine if _is_usual(new_jobs[place])]
-        stored.update(_store_usual(session, jobs, new_jobs, usual))
-        others = mine if not usual else [place for place in mine if not _is_usual(new_jobs[place])]
-        rows = _rows(session, jobs, [(place, new_jobs[place]) for place in others])
-        stored.update(_store_unkeyed(session, jobs, [row for row in rows if row.key is None]))
-        stored.update(_store_keyed(session, jobs, [row for row in rows if row.key is not None]))
-        tell(session, jobs, {new_job.queue for new_job in new_jobs if new_job.jobs is jobs})
+        given = new_jobs if len(mine) == len(new_jobs) else [new_jobs[position] for position in mine]
+        if _are_alike(given) and not jobs.table.has_defaults_by_row:
+            stored.update(zip(mine, _store_alike(session, jobs, given), strict=True))
+        else:
+            rows = _rows(session, jobs, [*zip(mine, given, strict=True)])
+            stored.update(_store_unkeyed(session, jobs, [row for row in rows if row.key is None]))
+            stored.update(_store_keyed(session, jobs, [row for row in rows if row.key is not None]))
+        tell(session, jobs, {new_job.queue for new_job in given})
     return [stored[position] for position in range(len(new_jobs))]
 
 
-def _is_usual(new_job: NewJob[Any]) -> bool:
-    """Tell whether it has but a payload of its own: no key, no time, no columns of the app's."""
-    options = new_job.options
-    return options.key is None and options.delay is None and options.run_at is None and not options.columns
+def _are_alike(new_jobs: Sequence[NewJob[Any]]) -> bool:
+    """Tell whether they differ by payloads alone: one handler, one set of options, no key, time or own columns."""
+    first = new_jobs[0]
+    options = first.options
+    if not (options.key is None and options.delay is None and options.run_at is None and not options.columns):
+        return False
+    return all(
+        new_job.spec is first.spec and (new_job.options is options or new_job.options == options)
+        for new_job in new_jobs
+    )
 
 
-def _store_usual(
-    session: Session, jobs: Jobs[Any], new_jobs: Sequence[NewJob[Any]], usual: Sequence[int]
-) -> Iterator[tuple[int, Enqueued]]:
-    """Store those in places *usual*: to have the ORM look at each costs several times what the database takes."""
-    if usual and session.autoflush:
+def _store_alike(session: Session, jobs: Jobs[Any], new_jobs: Sequence[NewJob[Any]]) -> Iterator[Enqueued]:
+    """Store them; to have the ORM look at each row costs several times what the database takes."""
+    if session.autoflush:
         session.flush()
-    alike: dict[tuple[str, str, int], list[int]] = {}
-    for position in usual:
-        new_job = new_jobs[position]
-        alike.setdefault((new_job.spec.name, new_job.queue, new_job.max_attempts), []).append(position)
-    for (type_, queue, max_attempts), positions in alike.items():
-        common = {"of_type": type_, "of_queue": queue, "of_max_attempts": max_attempts}
-        for start in range(0, len(positions), _ROWS_PER_INSERT):
-            batch = positions[start : start + _ROWS_PER_INSERT]
-            ids = _insert_payloads(session, jobs, common, [new_jobs[position].payload for position in batch])
-            for position, id_ in zip(batch, ids, strict=True):
-                yield position, Enqueued(id_, is_duplicate=False)
+    first = new_jobs[0]
+    common = {"of_type": first.spec.name, "of_queue": first.queue, "of_max_attempts": first.max_attempts}
+    for start in range(0, len(new_jobs), _ROWS_PER_INSERT):
+        payloads = [new_job.payload for new_job in new_jobs[start : start + _ROWS_PER_INSERT]]
+        for id_ in _insert_payloads(session, jobs, common, payloads):
+            yield Enqueued(id_, is_duplicate=False)
 
 
 def _insert_payloads(

@@ -246,10 +246,10 @@ def _lease(row: Row[Any]) -> Lease:
         locked_by,
         instant(started_at),
         None if slot is None else instant(slot),
-        [] if errors == "[]" else _listed(parsed(errors)),
+        () if errors == "[]" else _listed(parsed(errors)),
     )
 
 
-def _listed(errors: Any) -> list[Any]:
+def _listed(errors: Any) -> tuple[Any, ...]:
     """Give the row's errors; whatever else somebody wrote there is dropped at the next failure."""
-    return errors if isinstance(errors, list) else []
+    return (*errors,) if isinstance(errors, list) else ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ class Lease(NamedTuple):
     locked_by: str | None
     started_at: datetime | None
     slot: datetime | None = None
-    errors: Sequence[Any] = ()
+    errors: tuple[Any, ...] = ()
 
     @property
     def key(self) -> tuple[int, int]:

@@ -118,7 +118,7 @@ class Life:
             locked_by=worker,
             started_at=now,
             slot=row.slot,
-            errors=row.errors,
+            errors=tuple(row.errors),
         )
 
     def holds(self, lease: Lease) -> bool:

@@ -93,7 +93,7 @@ def test_rows_are_what_they_must_be_whatever_happens(database_url: str) -> None:
 def test_machine_finds_a_reaper_that_takes_live_leases(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine can fail: a library without one of its guards is told from a whole one."""
 
-    def running(session: Session, table: JobTable, *, limit: int) -> list[Lease]:
+    def running(session: Session, table: JobTable, *, limit: int, but: object) -> list[Lease]:
         return leases.strays(session, table, locked_by="w1", held=frozenset())[:limit]
 
     monkeypatch.setattr(leases, "expired", running)

@@ -73,7 +73,8 @@ def session(engine: Engine) -> Iterator[Session]:
 def test_rows_have_what_enqueue_gives_them(session: Session) -> None:
     """Options of the handler, the subclass, defaults of the app's columns: the row is as a single enqueue makes it."""
     enqueue(session, send, number=1)
-    enqueue_many(session, [send.job(number=2), send.job(3, urgent=True), keep.job(value=None)])
+    enqueue_many(session, [send.job(number=2), send.job(3, urgent=True)])
+    enqueue_many(session, [keep.job(value=None)])
 
     rows = [row._asdict() for row in session.execute(select(*Job.__table__.c).order_by(Job.id))]
     times = [(row.pop("created_at"), row.pop("run_at")) for row in rows]
@@ -99,11 +100,14 @@ def test_payloads_come_back_as_they_were(session: Session) -> None:
 
 
 def test_ids_come_in_the_order_of_the_inputs(session: Session) -> None:
-    """Each result has the id of its own row, though rows of one kind are stored together."""
-    given = [send.job(number=n) if n % 3 else keep.job(value=n) for n in range(2500)]
+    """Each result has the id of its own row, and ids rise with the inputs, of one kind or of several."""
+    given = [send.job(number=n) for n in range(2500)] + [
+        send.job(number=n) if n % 3 else keep.job(value=n) for n in range(90)
+    ]
 
-    results = enqueue_many(session, given)
+    results = enqueue_many(session, given[:2500]) + enqueue_many(session, given[2500:])
 
+    assert [result.id for result in results] == sorted(result.id for result in results)
     payloads = {row.id: row.payload for row in session.execute(select(Job.id, Job.payload))}
     assert [payloads[result.id] for result in results] == [new_job.payload for new_job in given]
 

@@ -33,7 +33,7 @@ def test_claim_gives_the_lease_as_a_value(session: Session) -> None:
 
     assert (lease.id, lease.type, lease.queue, lease.payload) == (job.id, "mail", "mail", {"to": "ann"})
     assert (lease.attempt, lease.max_attempts, lease.refunds, lease.claims) == (1, 3, 0, 1)
-    assert (lease.locked_by, lease.slot, lease.errors) == ("host:1", None, [])
+    assert (lease.locked_by, lease.slot, lease.errors) == ("host:1", None, ())
     assert lease.key == (job.id, 1)
     assert start_of(lease).tzinfo is UTC
 
@@ -53,7 +53,7 @@ def test_claim_changes_exactly_what_it_must(session: Session) -> None:
         "locked_until": start_of(lease) + MINUTE,
         "started_at": lease.started_at,
     }
-    assert (lease.attempt, lease.claims, lease.errors) == (3, 8, [{"error": "boom"}])
+    assert (lease.attempt, lease.claims, lease.errors) == (3, 8, ({"error": "boom"},))
 
 
 def test_claimed_job_is_not_claimed_again(session: Session) -> None:

@@ -43,4 +43,4 @@ def test_errors_of_any_shape_are_claimed(session: Session, errors: Any) -> None:
 
     (lease,) = take(session)
 
-    assert lease.errors == (errors if isinstance(errors, list) else [])
+    assert lease.errors == (tuple(errors) if isinstance(errors, list) else ())

@@ -149,7 +149,7 @@ def test_job_runs_again_after_its_backoff(session: Session) -> None:
 
     assert early == []
     assert (again.id, again.attempt, again.claims) == (lease.id, 2, 2)
-    assert again.errors == [entry(lease, "boom")]
+    assert again.errors == (entry(lease, "boom"),)
 
 
 def test_errors_keep_the_newest_ten_of_at_most_two_kib(session: Session) -> None:

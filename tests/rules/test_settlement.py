@@ -47,7 +47,7 @@ LEASE = Lease(
     claims=4,
     locked_by="w1",
     started_at=datetime(2024, 2, 29, 12, tzinfo=UTC),
-    errors=[{"attempt": 1, "error": "first"}],
+    errors=({"attempt": 1, "error": "first"},),
 )
 LAST = LEASE._replace(attempt=5)
 
@@ -205,7 +205,7 @@ def test_interrupted_up_to_the_limit_is_refunded() -> None:
 
 def test_errors_keep_the_newest_ten() -> None:
     """The eleventh error pushes out the first."""
-    lease = LEASE._replace(errors=[{"error": number} for number in range(KEPT_ERRORS)])
+    lease = LEASE._replace(errors=tuple({"error": number} for number in range(KEPT_ERRORS)))
 
     kept = settled(Failed("newest"), lease).errors
 

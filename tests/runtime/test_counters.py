@@ -130,7 +130,7 @@ def test_lost_and_expired_leases_are_counted(app: App) -> None:
         ends = worker.counters.ends
     other = app.registry()
     with app.worker(other, lease=LONG) as reaper:
-        assert len(reaper.reap()) == 1
+        assert reaper.reap() == 1
         reaped = reaper.counters
 
     assert ends == {("lease_lost", "steal"): 1}
