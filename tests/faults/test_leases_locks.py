@@ -35,7 +35,7 @@ class Freeze:
     def _freeze(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
         if self._text in statement and not self.has_come.is_set():
             self.has_come.set()
-            wait_for(self.is_over)
+            self.is_over.wait(4 * PATIENCE)  # longer than anybody here waits for what it holds
 
 
 def test_f01_worker_that_freezes_with_rows_locked_keeps_them_from_nobody(
