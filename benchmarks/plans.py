@@ -21,6 +21,7 @@ from sqlalchemy.sql.base import Executable
 
 from sqla_jobs import JobMixin, Jobs
 from sqla_jobs.schema import statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import as_rows, capabilities
 from tests.servers import PostgresServer
 
@@ -72,7 +73,7 @@ def statements_to_explain(connection: Connection) -> Iterator[tuple[str, Executa
 def explain(connection: Connection, statement: Executable, parameters: dict[str, Any]) -> str:
     """Give the plan of a statement that is run and rolled back."""
     with connection.begin_nested() as savepoint:
-        connection.execute(statement, parameters, execution_options={"explain": True})
+        connection.execute(statement, said(parameters), execution_options={"explain": True})
         savepoint.rollback()
     return str(connection.info.pop("plan"))
 

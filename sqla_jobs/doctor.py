@@ -27,6 +27,7 @@ from sqla_jobs.operations.comparison import Finding, Severity, compare
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.runtime.sessions import SKIPS_ROLLBACKS, skips_rollbacks
 from sqla_jobs.schema import inspection
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import Capabilities, capabilities, check_server, is_in_memory
 from sqla_jobs.schema.tables import JobTable
 
@@ -145,7 +146,7 @@ def _learn(connection: Connection, jobs: JobTable) -> Facts:
     begun = _begin(connection)
     if can.is_server:
         facts |= _learn_of_server(connection, driver)
-        storage = connection.execute(inspection.storage(), {"table": str(jobs.table.name), "schema": schema})
+        storage = connection.execute(inspection.storage(), said({"table": str(jobs.table.name), "schema": schema}))
         facts |= {"storage": storage.scalar(), "is_in_transaction": _is_in_transaction(connection)}
     else:
         facts |= _learn_of_driver(connection, driver)

@@ -47,6 +47,7 @@ from sqla_jobs.runtime.execution import Execution
 from sqla_jobs.runtime.holdings import Holding, Holdings
 from sqla_jobs.schema import clock as clocks
 from sqla_jobs.schema import statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.mixins import JobMixin
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Clock:
             raise InvalidOption(
                 f"the clock is advanced by a timedelta, not by a {type(by).__name__}: timedelta(hours=…)"
             )
-        seconds = {"by": by.total_seconds()}
+        seconds = said({"by": by.total_seconds()})
         moved: Any = session.execute(clocks.advance_clock(self._table), seconds)
         if moved.rowcount == 0:
             session.execute(clocks.start_clock(self._table), seconds)

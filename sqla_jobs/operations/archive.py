@@ -25,6 +25,7 @@ from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.registry import check_duration, check_number
 from sqla_jobs.rules.retention import LARGEST_BATCH, LONGEST_RETENTION, Retention
 from sqla_jobs.schema import archiving as statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import as_rows
 from sqla_jobs.schema.tables import ArchiveTable, MappedTable
 from sqla_jobs.status import FINISHED, JobStatus
@@ -277,4 +278,4 @@ def _archive(jobs: Jobs[Any]) -> ArchiveTable:
 
 
 def _execute(session: Session, jobs: Jobs[Any], statement: Executable, parameters: dict[str, Any]) -> Any:
-    return session.execute(statement, parameters, bind_arguments={"mapper": jobs.table.mapper})
+    return session.execute(statement, said(parameters), bind_arguments={"mapper": jobs.table.mapper})

@@ -16,6 +16,7 @@ from sqlalchemy.schema import SchemaItem
 
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.schema import inspection
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import Capabilities, capabilities
 from sqla_jobs.schema.mixins import ArchivedJobMixin, JobMixin, ScheduleMixin
 from sqla_jobs.schema.tables import ArchiveTable, JobTable, MappedTable, ScheduleTable
@@ -135,9 +136,9 @@ def _reflect(connection: Connection, mapped: MappedTable, inspector: Inspector, 
     invalid: frozenset[str] = frozenset()
     definitions: dict[str, str | None] = {}
     if can.is_server:
-        invalid = frozenset(connection.execute(inspection.invalid_indexes(), place).scalars())
+        invalid = frozenset(connection.execute(inspection.invalid_indexes(), said(place)).scalars())
     if can.definitions is not None:
-        made = connection.execute(inspection.definitions(can, schema), {"table": name})
+        made = connection.execute(inspection.definitions(can, schema), said({"table": name}))
         definitions = {row.name: row.sql for row in made}
     with warnings.catch_warnings():
         # Of an index of expressions on SQLite, SQLAlchemy says that it leaves it out.

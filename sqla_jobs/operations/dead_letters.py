@@ -25,6 +25,7 @@ from sqla_jobs.rules.failure import clip, mask, storable
 from sqla_jobs.rules.registry import check_number
 from sqla_jobs.rules.settlement import LAST_ERROR_BYTES
 from sqla_jobs.schema import listing as statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import as_rows
 from sqla_jobs.schema.tables import MappedTable
 from sqla_jobs.status import DEAD_LETTERS, FINISHED, JobStatus
@@ -212,7 +213,7 @@ def _executed(
     parameters = more | {"rows": as_rows([{"id": each} for each in ids])}
     try:
         with session.begin_nested():
-            return [*session.execute(statement, parameters, bind_arguments={"mapper": jobs.table.mapper})]
+            return [*session.execute(statement, said(parameters), bind_arguments={"mapper": jobs.table.mapper})]
     except IntegrityError:
         if len(ids) == 1:
             return []
@@ -226,7 +227,7 @@ def _statuses(session: Session, jobs: Jobs[Any], table: MappedTable, ids: Sequen
         return {}
     statement = statements.statuses_of(table, capabilities_of(session, jobs))
     rows = as_rows([{"id": each} for each in ids])
-    found = session.execute(statement, {"rows": rows}, bind_arguments={"mapper": table.mapper})
+    found = session.execute(statement, said({"rows": rows}), bind_arguments={"mapper": table.mapper})
     return {row.id: row.status for row in found}
 
 

@@ -17,6 +17,7 @@ from sqla_jobs.errors import EnqueueConflict, InvalidOption
 from sqla_jobs.operations.callers import unscoped
 from sqla_jobs.operations.registry import Handler, Jobs, NewJob
 from sqla_jobs.schema import statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import Capabilities, capabilities
 from sqla_jobs.schema.mixins import JobMixin
 
@@ -97,7 +98,7 @@ def insert(session: Session, jobs: Jobs[J], columns: dict[str, Any], *, delay: t
         is_delayed=delay is not None,
         channel=channel,
     )
-    parameters = columns if delay is None else columns | {statements.DELAY: delay.total_seconds()}
+    parameters = columns if delay is None else columns | said({"delay": delay.total_seconds()})
     return cast("J | None", session.scalars(statement, parameters).unique().one_or_none())
 
 

@@ -21,6 +21,7 @@ from sqla_jobs.operations.enqueue import (
 )
 from sqla_jobs.operations.registry import Jobs, NewJob
 from sqla_jobs.schema import statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import as_rows
 from sqla_jobs.schema.tables import MappedTable
 
@@ -132,7 +133,7 @@ def _insert_payloads(
         return [id_ for half in halves for id_ in _insert_payloads(session, jobs, common, half)]
     statement = statements.insert_payloads(jobs.table, capabilities_of(session, jobs))
     bind = {"mapper": jobs.table.mapper}
-    return sorted(session.scalars(statement, common | {"rows": rows}, bind_arguments=bind).all())
+    return sorted(session.scalars(statement, said(common | {"rows": rows}), bind_arguments=bind).all())
 
 
 def _rows(session: Session, jobs: Jobs[Any], mine: Sequence[tuple[int, NewJob[Any]]]) -> list[NewRow]:
@@ -241,6 +242,6 @@ def notify(session: Session, jobs: Jobs[Any], queues: set[str]) -> None:
     if channel is not None and queues:
         session.execute(
             statements.notify(can, channel),
-            {"rows": as_rows([{"queue": queue} for queue in sorted(queues)])},
+            said({"rows": as_rows([{"queue": queue} for queue in sorted(queues)])}),
             bind_arguments={"mapper": jobs.table.mapper},
         )

@@ -21,6 +21,7 @@ from sqla_jobs.operations.stored import instant, parsed
 from sqla_jobs.rules.lease import Lease
 from sqla_jobs.rules.settlement import Settlement
 from sqla_jobs.schema import statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import Capabilities, as_rows, capabilities
 from sqla_jobs.schema.tables import JobTable
 from sqla_jobs.status import JobStatus
@@ -141,8 +142,9 @@ def _complete(session: Session, jobs: JobTable, leases: Sequence[Lease]) -> froz
     lease = leases[0]
     held = {"held_id": lease.id, "held_claims": lease.claims, "held_by": lease.locked_by}
     # On the connection, and without RETURNING: each job with a session says this, and the detours show.
-    connection = session.connection(bind_arguments={"mapper": jobs.mapper})
-    is_matched = connection.execute(statements.complete_one(jobs), held).rowcount == 1
+    statement = statements.complete_one(jobs)
+    connection = session.connection(bind_arguments={"mapper": jobs.mapper, "clause": statement})
+    is_matched = connection.execute(statement, said(held)).rowcount == 1
     return frozenset([lease.key] if is_matched else [])
 
 
@@ -198,7 +200,7 @@ def _can(session: Session, jobs: JobTable) -> Capabilities:
 
 
 def _execute(session: Session, jobs: JobTable, statement: Executable, parameters: dict[str, Any]) -> Any:
-    return session.execute(statement, parameters, bind_arguments={"mapper": jobs.mapper})
+    return session.execute(statement, said(parameters), bind_arguments={"mapper": jobs.mapper})
 
 
 def _keys(

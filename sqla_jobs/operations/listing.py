@@ -25,6 +25,7 @@ from sqla_jobs.rules.failure import headline, start_of
 from sqla_jobs.rules.groups import failure_in
 from sqla_jobs.rules.registry import check_duration, check_number, check_text
 from sqla_jobs.schema import listing as statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.listing import Condition, Stretch
 from sqla_jobs.schema.tables import MappedTable
 from sqla_jobs.status import FINISHED, JobStatus
@@ -251,7 +252,7 @@ def details_of(session: Session, jobs: Jobs[Any], job_id: int) -> JobDetails:
 
 def _row(session: Session, table: MappedTable, job_id: int) -> Row[Any] | None:
     statement = statements.details(table)
-    return session.execute(statement, {"of_id": job_id}, bind_arguments={"mapper": table.mapper}).one_or_none()
+    return session.execute(statement, said({"of_id": job_id}), bind_arguments={"mapper": table.mapper}).one_or_none()
 
 
 def check_jobs(jobs: object, where: object = ALL) -> None:
@@ -310,7 +311,7 @@ def windows(
         while not is_end and most:
             statement = statements.window(jobs.table, stretch, where.condition, after=place)
             size = min(limit, most)
-            rows = session.execute(statement, {"limit": size}, bind_arguments={"mapper": jobs.table.mapper}).all()
+            rows = session.execute(statement, said({"limit": size}), bind_arguments={"mapper": jobs.table.mapper}).all()
             is_end, most = len(rows) < size, most - len(rows)
             place = None if is_end else (str(rows[-1].at), rows[-1].id)
             matching = [row for row in rows if row.matches and _is_of_group(row, where)]

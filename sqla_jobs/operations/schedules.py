@@ -25,6 +25,7 @@ from sqla_jobs.rules.options import check_instant
 from sqla_jobs.rules.registry import check_number, check_text
 from sqla_jobs.rules.schedules import offset_of, slot_key, slots_between, upcoming
 from sqla_jobs.schema import schedules as statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.mixins import JobMixin
 from sqla_jobs.schema.statements import current_time
 
@@ -126,7 +127,7 @@ def list_schedules(session: Any, jobs: Jobs[Any], /, *, limit: int = 1000, after
         _check_jobs(jobs)
         table = jobs.schedules
         parameters = {"limit": limit, "after": after}
-        rows = sync.execute(statements.listed(table), parameters, bind_arguments={"mapper": table.mapper})
+        rows = sync.execute(statements.listed(table), said(parameters), bind_arguments={"mapper": table.mapper})
         return [_found_schedule(row, jobs) for row in rows]
 
     return run_on(session, look)

@@ -24,6 +24,7 @@ from sqla_jobs.operations.stored import instant, parsed
 from sqla_jobs.rules.failure import reason, start_of
 from sqla_jobs.rules.schedules import Declaration, Move, ScheduleRow, broken, decide, slot_key, unserved
 from sqla_jobs.schema import schedules as statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import Capabilities, as_rows
 from sqla_jobs.schema.tables import ScheduleTable
 from sqla_jobs.schema.trouble import is_lock_timeout, is_missing_table, is_outage
@@ -320,7 +321,7 @@ def _add(written: Written, more: Written) -> None:
 
 
 def _execute(session: Session, jobs: Jobs[Any], statement: Executable, parameters: dict[str, Any]) -> Any:
-    return session.execute(statement, parameters, bind_arguments={"mapper": jobs.schedules.mapper})
+    return session.execute(statement, said(parameters), bind_arguments={"mapper": jobs.schedules.mapper})
 
 
 def _move_row(move: Move) -> dict[str, object]:

@@ -27,6 +27,7 @@ from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.operations.stored import instant
 from sqla_jobs.rules.registry import check_number
 from sqla_jobs.schema import reports
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import Capabilities
 from sqla_jobs.schema.schedules import LARGEST
 
@@ -232,7 +233,7 @@ def _read(session: Session, jobs: Jobs[Any], cap: int) -> Stats:
 
 def _rows(session: Session, jobs: Jobs[Any], statement: Executable, **parameters: int) -> Sequence[Row[Any]]:
     rows: Sequence[Row[Any]] = session.execute(
-        statement, parameters, bind_arguments={"mapper": jobs.table.mapper}
+        statement, said(parameters), bind_arguments={"mapper": jobs.table.mapper}
     ).all()
     return rows
 
@@ -341,7 +342,9 @@ def _schedules(session: Session, jobs: Jobs[Any], cap: int) -> ScheduleStats | N
     if not jobs.has_schedules:
         return None
     table = jobs.schedules
-    rows = session.execute(reports.schedule_counts(table), {"cap": cap}, bind_arguments={"mapper": table.mapper}).all()
+    rows = session.execute(
+        reports.schedule_counts(table), said({"cap": cap}), bind_arguments={"mapper": table.mapper}
+    ).all()
     states: Counter[str] = Counter()
     for row in rows:
         states[row.state] += row.number

@@ -14,6 +14,7 @@ from sqla_jobs.operations.enqueue import run_on
 from sqla_jobs.operations.listing import JobDetails, check_id, check_jobs, details_of
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.schema import listing as statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.status import JobStatus
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _unknown(jobs: Jobs[Any], job: JobDetails) -> str:
 def _backlog(session: Session, jobs: Jobs[Any], job: JobDetails) -> str:
     parameters = {"of_id": job.id, "of_queue": job.queue, "cap": BACKLOG_CAP}
     found = session.execute(
-        statements.ahead(jobs.table), parameters, bind_arguments={"mapper": jobs.table.mapper}
+        statements.ahead(jobs.table), said(parameters), bind_arguments={"mapper": jobs.table.mapper}
     ).all()
     counts = [row.ahead for row in found if row.type in jobs.handlers.names]
     before = sum(counts)

@@ -29,3 +29,8 @@ class Lease(NamedTuple):
     def key(self) -> tuple[int, int]:
         """Names the claim: the job's id, and which claim of it this is."""
         return (self.id, self.claims)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the job has no other attempt: if its worker dies now, the job is dead, even if it had not begun."""
+        return self.attempt >= self.max_attempts

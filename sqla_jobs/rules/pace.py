@@ -16,8 +16,8 @@ SOON_ENOUGH = 0.25
 LARGEST_CLAIM = 500
 """So that a claim is no long transaction; from some hundreds on, a larger one is no faster for each job."""
 
-LARGEST_HOLD = 2000
-"""Jobs that wait in a worker, however fast its handlers are."""
+LARGEST_HOLD = 1000
+"""Jobs that wait in a worker, however fast its handlers are: a crash costs each of them an attempt."""
 
 UNSETTLED_LIMIT = 3000
 """Finished jobs that may wait for their flush before a worker stops claiming."""
@@ -37,6 +37,14 @@ def jobs_ahead(finished_per_second: float) -> int:
     """Give the number of jobs that will be started within `SOON`, at this rate; or a few, within `SOON_ENOUGH`."""
     few = min(A_FEW, finished_per_second * SOON_ENOUGH)
     return int(min(LARGEST_HOLD, max(few, finished_per_second * SOON)))
+
+
+def hold_of_last(*, slots: int, claimed: int, last: int) -> int:
+    """Give how many jobs may wait in a worker, when *last* of those that it *claimed* are at their last attempt.
+
+    A crash would be the end of those, begun or not: about as many of them may wait as there are slots.
+    """
+    return LARGEST_HOLD if last == 0 else slots * claimed // last
 
 
 def poll_wait(poll_interval: timedelta, *, empty_looks: int, is_listening: bool, draw: float) -> float:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, CompileError, DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import Executable
 
@@ -244,4 +244,6 @@ def _notes(driver: Any, *, is_async: bool) -> list[str]:
 
 def is_database_trouble(error: BaseException) -> bool:
     """Tell whether our own statement failed for the database's sake: then wait and try again."""
-    return isinstance(error, SQLAlchemyError | OSError)
+    # One that SQLAlchemy can't even write will never succeed.
+    is_miswritten = isinstance(error, CompileError | ArgumentError)
+    return isinstance(error, SQLAlchemyError | OSError) and not is_miswritten

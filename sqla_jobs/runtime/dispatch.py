@@ -18,7 +18,7 @@ from sqla_jobs.operations.columns import check_columns
 from sqla_jobs.operations.leases import Demand
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.lease import Lease
-from sqla_jobs.rules.pace import claim_limit, jobs_ahead, poll_wait
+from sqla_jobs.rules.pace import LARGEST_HOLD, claim_limit, hold_of_last, jobs_ahead, poll_wait
 from sqla_jobs.runtime.connections import Connector
 from sqla_jobs.runtime.counters import Tally
 from sqla_jobs.runtime.heartbeat import BEATS_PER_LEASE
@@ -145,7 +145,8 @@ class Dispatcher:
         sent = time.monotonic()
         claimed = self._claimed(limit)
         self._tally.claimed(len(claimed), time.monotonic() - sent)
-        for holding in self._holdings.offer([self._held(lease, sent) for lease in claimed]):
+        kept = self._without_risk(claimed, sent)
+        for holding in self._holdings.offer([self._held(lease, sent) for lease in kept]):
             self._start(holding)
         if self.is_draining:
             # The stop came while the claim was under way.
@@ -171,6 +172,17 @@ class Dispatcher:
             return leases.claim_these(session, self._jobs.table, batch.ids, **mark)
 
         return self._refusals.carry_out(claim, limit)
+
+    def _without_risk(self, claimed: list[Lease], sent: float) -> list[Lease]:
+        """Give back jobs at their last attempt that would have to wait here, where a crash would be the end of them."""
+        last = [lease for lease in claimed if lease.is_last]
+        slots = self._holdings.slots
+        self._pace.most = hold_of_last(slots=slots, claimed=len(claimed), last=len(last))
+        risky = last[self._holdings.free + slots :]
+        for lease in risky:
+            self._give_back(self._held(lease, sent))
+        given_back = {lease.id for lease in risky}
+        return [lease for lease in claimed if lease.id not in given_back] if risky else claimed
 
     def _held(self, lease: Lease, sent: float) -> Holding:
         holding = Holding(lease, self._jobs.handlers.find(lease.type), sent + self._lease.total_seconds())
@@ -233,6 +245,7 @@ class _Pace:
         self._finished = 0
         self._rate = 0.0
         self.ahead = 0
+        self.most = LARGEST_HOLD
 
     def measure(self) -> int:
         """Give how many jobs to hold ahead of the slots; measured at most every hundredth of a second."""
@@ -240,6 +253,6 @@ class _Pace:
         if elapsed >= 0.01:
             finished = self._holdings.finished
             self._rate = max((finished - self._finished) / elapsed, self._rate / 2)
-            self.ahead = jobs_ahead(self._rate)
+            self.ahead = min(self.most, jobs_ahead(self._rate))
             self._since, self._finished = time.monotonic(), finished
         return self.ahead

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
@@ -19,11 +20,14 @@ from sqla_jobs.runtime.reporting import Reporter
 BEATS_PER_LEASE = 3
 """Two beats may be missed."""
 
+RETRIES = 20
+"""Statements of a beat for rows whose renewal was refused before."""
+
 
 class Heartbeat:
     """Renews leases, and says which are lost.
 
-    :ivar between_beats: held during a beat, from its choice of jobs on
+    :ivar between_beats: held during each statement of a beat, from the choice of its jobs on
     """
 
     def __init__(
@@ -35,31 +39,61 @@ class Heartbeat:
         self._reporter = reporter
         self._lease = lease
         self._refusals = Refusals(connector, "renewed", redact=jobs.redact)
+        self._refused: dict[tuple[int, int], None] = {}  # in order
         self.last_beat: float | None = None
         self.between_beats = threading.Lock()
 
     def tick(self) -> float:
-        """Renew all that is held, in one statement."""
+        """Renew all that is held: in one statement, unless there is a row that the database refuses to change."""
         began = time.monotonic()
-        with self.between_beats:
-            held = self._holdings.to_renew()
-            if held:
-                self._renew_all(held)
+        held = {holding.key: holding for holding in self._holdings.to_renew()}
+        self._refused = {key: None for key in self._refused if key in held}
+        refused = [held.pop(key) for key in self._refused]
+        self._renew_all([*held.values()])
+        self._retry(refused)
         self.last_beat = time.monotonic()
         return max(0.0, began + self._lease.total_seconds() / BEATS_PER_LEASE - self.last_beat)
 
     def _renew_all(self, held: list[Holding]) -> None:
-        """Renew in one statement; where the database refuses to change some row, one by one."""
+        """Renew in one statement; where that is refused, in halves, and halves of those, the larger ones first."""
+        parts = deque([held])
+        while parts:
+            part = parts.popleft()
+            if not self._is_renewed(part) and len(part) > 1:
+                middle = len(part) // 2
+                parts += part[:middle], part[middle:]
+
+    def _retry(self, refused: list[Holding]) -> None:
+        """Renew what was refused before, alone; as long as none is refused again, twice as many each time."""
+        size = 1
+        for _ in range(RETRIES):
+            if not refused:
+                return
+            part, rest = refused[:size], refused[size:]
+            if self._is_renewed(part):
+                size, refused = 2 * size, rest
+            else:
+                size, refused = 1, rest if size == 1 else refused
+
+    def _is_renewed(self, part: list[Holding]) -> bool:
+        """Renew in one statement, and give whether the database has let it. A row that is refused alone is noted."""
         try:
-            self.renew(held, self._lease)
+            with self.between_beats:
+                # Since it was chosen, a handler may have begun its snapshot.
+                part = [holding for holding in part if not (holding.is_lost or holding.is_left_alone)]
+                if part:
+                    self.renew(part, self._lease)
         except DBAPIError as error:
             if not is_refusal(error):
                 raise
-            if len(held) == 1:
-                self._refusals.tell(held[0].lease.id, error)
-                return
-            for holding in held:
-                self._renew_all([holding])
+            if len(part) == 1:
+                self._refused.pop(part[0].key, None)
+                self._refused[part[0].key] = None  # behind the others
+                self._refusals.tell(part[0].lease.id, error)
+            return False
+        for holding in part:
+            self._refused.pop(holding.key, None)
+        return True
 
     def renew(self, held: list[Holding], lease: timedelta) -> leases.Renewal:
         """Extend the leases of *held* to *lease* from now, and mark those that somebody else has."""

@@ -253,6 +253,10 @@ class Machinery:
         if self.holdings.begin_settling(holding):
             self._settler.submit(holding, Released())
 
+    def _cancel(self, holding: Holding) -> None:
+        if self._loop is not None:
+            self._loop.cancel(holding.task)
+
     def _fault(self, part: str, error: BaseException) -> None:
         if not isinstance(error, ConfigurationError):  # whose text says it all, and is the worker's fault below
             text = describe(error, redact=self._jobs.redact)
@@ -337,6 +341,7 @@ class Machinery:
             self._doubtful,
             lease=self.settings.lease,
             give_back=self._give_back,
+            cancel=self._cancel,
             on_stuck=self._stuck,
         )
         ticks: dict[str, Callable[[], float]] = {

@@ -2,15 +2,15 @@
 
 One such row fails the whole batch that it is in, and would do so for ever. So a batch that is refused is tried again in
 smaller parts, in the end row by row, each in a transaction of its own: some triggers speak only at the commit, and some
-roll all back. What is refused alone is passed over from then on, so that those behind it come; now and then it is tried
-again, some rows at a time.
+roll all back. What is refused alone is passed over from then on, so that those behind it come. Now and then some of
+these are tried again, and more of them at once as long as none is refused: then the cause may be gone.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -75,6 +75,7 @@ class Refusals:
         self._redact = redact
         self._known: dict[int, None] = {}  # in order
         self._retried: list[int] = []
+        self._untried: set[int] = set()  # of these
         self._retry_at = 0.0
         self._size = PASSED_OVER
         self._told: set[int] = set()
@@ -94,6 +95,7 @@ class Refusals:
         self._retried = [*self._known][:count]
         for id_ in self._retried:
             self._known.pop(id_, None)  # `Worker.reap` may do the same
+        self._untried = {*self._retried}
         self._size = PASSED_OVER
         self._retry_at = time.monotonic() + RETRY_SECONDS
 
@@ -112,9 +114,20 @@ class Refusals:
                 self._narrow(batch.ids, error)
                 continue
             self._size = min(PASSED_OVER, 2 * batch.limit)
-            self.has_more = bool(done) and len(batch.ids) == batch.limit
+            is_full = len(batch.ids) == batch.limit
+            has_retried = self._has_retried(batch.ids if is_full else self._retried)
+            self.has_more = has_retried or (bool(done) and is_full)
             return done
         return []
+
+    def _has_retried(self, ids: Iterable[int]) -> bool:
+        """Note that *ids* are no more refused; give whether that was the last of a retry, and the next may come now."""
+        was_retrying = bool(self._untried)
+        self._untried.difference_update(ids)
+        is_over = was_retrying and not self._untried
+        if is_over:
+            self._retry_at = 0.0
+        return is_over and bool(self._known)
 
     def _narrow(self, ids: list[int], error: DBAPIError) -> None:
         self._size = limit_after_failure(len(ids))
@@ -122,6 +135,8 @@ class Refusals:
             return
         if not self._known:
             self._retry_at = time.monotonic() + RETRY_SECONDS
+        if not self._known or ids[0] in self._untried:
+            self._untried.clear()  # that retry has failed
         self._known[ids[0]] = None
         self.tell(ids[0], error)
 

@@ -15,12 +15,14 @@ from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.operations import leases
 from sqla_jobs.operations.registry import Jobs
-from sqla_jobs.rules.settlement import Outcome, Settlement, decide
+from sqla_jobs.rules.failure import describe
+from sqla_jobs.rules.settlement import Failed, Outcome, Settlement, decide
 from sqla_jobs.runtime.connections import Connector
 from sqla_jobs.runtime.counters import Tally
 from sqla_jobs.runtime.holdings import Holding, Holdings
+from sqla_jobs.runtime.refusals import Refusals, is_refusal
 from sqla_jobs.runtime.reporting import Reporter
-from sqla_jobs.schema.trouble import is_lock_timeout
+from sqla_jobs.schema.trouble import is_lock_timeout, is_refused
 from sqla_jobs.status import JobStatus
 
 LARGEST_FLUSH = 500
@@ -33,7 +35,7 @@ LINGER_OF_MANY = 0.03
 """… and, with so many by then, for more: well under the promised 50 ms."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     holding: Holding
     settlement: Settlement
@@ -76,6 +78,7 @@ class Settler:
         self._bounded = bounded
         self._aside = aside
         self._on_settled = on_settled
+        self._refusals = Refusals(connector, "settled", redact=jobs.redact)
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._is_urgent = threading.Event()
         self._batch: list[_Entry] = []
@@ -87,7 +90,7 @@ class Settler:
         holding.is_committing = False
         settlement = decide(holding.lease, outcome, backoff=holding.spec.backoff, draw=random.random())
         self._queue.put(_Entry(holding, settlement, time.monotonic(), is_in_doubt))
-        if self._queue.qsize() >= LARGEST_FLUSH:
+        if self._queue.qsize() >= LARGEST_FLUSH or holding.lease.is_last:
             self._is_urgent.set()
 
     def stop(self) -> None:
@@ -101,7 +104,7 @@ class Settler:
         self._gather()
         if self._batch:
             try:
-                self._flush(self._batch[: 1 if self._has_failed else self._limit])
+                self._write(self._batch[: 1 if self._has_failed else self._limit])
                 self._has_failed = False
             except DBAPIError as error:
                 if error.orig is None or not is_lock_timeout(error.orig):
@@ -112,6 +115,44 @@ class Settler:
                 self._set_back()
                 raise
         return 0.0
+
+    def _write(self, entries: list[_Entry]) -> None:
+        """Write the first entries of the batch, past those whose rows the database refuses to change."""
+        try:
+            self._flush(entries)
+        except DBAPIError as error:
+            if not is_refusal(error) or (error.orig is not None and is_refused(error.orig)):
+                raise
+            refused = self._divide(entries, error)
+            if 1 < len(entries) == len(refused):
+                raise  # all of them: it is not the rows' fault
+            for entry, refusal in refused:
+                self._batch.remove(entry)
+                self._refused(entry, refusal)
+
+    def _divide(self, entries: list[_Entry], error: DBAPIError) -> list[tuple[_Entry, DBAPIError]]:
+        """Write, half by half, what was refused as a whole; give what is refused alone, which stays in the batch."""
+        if len(entries) == 1:
+            return [(entries[0], error)]
+        refused: list[tuple[_Entry, DBAPIError]] = []
+        middle = len(entries) // 2
+        for half in (entries[:middle], entries[middle:]):
+            try:
+                self._flush(half)
+            except DBAPIError as refusal:
+                if not is_refusal(refusal):
+                    raise
+                refused += self._divide(half, refusal)
+        return refused
+
+    def _refused(self, entry: _Entry, error: DBAPIError) -> None:
+        """Have the row say that its completion was refused; if it refuses that, too, leave it to the reaper."""
+        holding = entry.holding
+        self._refusals.tell(holding.lease.id, error)
+        if entry.settlement.status is JobStatus.DONE:
+            self.submit(holding, Failed(describe(error, redact=self._jobs.redact)))
+        else:
+            self._holdings.settled([holding])
 
     def _set_back(self) -> None:
         """Go on one by one until one goes through, the first last: a row that can't be written delays no other."""
@@ -158,18 +199,18 @@ class Settler:
         return entry is not None
 
     def _flush(self, entries: list[_Entry]) -> None:
-        settlements = [entry.settlement for entry in entries]
+        settlements, written = [entry.settlement for entry in entries], {*entries}
         began = time.monotonic()
         try:
             matched, endings = self._connector.run(
-                lambda session: _write(session, self._jobs, settlements), bounded=self._bounded
+                lambda session: _written(session, self._jobs, settlements), bounded=self._bounded
             )
         except Exception:
             for entry in entries:
                 entry.is_in_doubt = True
             raise
         self._tally.settled(time.monotonic() - began)
-        del self._batch[: len(entries)]
+        self._batch = [entry for entry in self._batch if entry not in written]
         untold = {*self._holdings.settled(entry.holding for entry in entries)}
         for entry in entries:
             if entry.holding in untold:
@@ -189,7 +230,7 @@ class Settler:
             self._reporter.tell("lease_lost", settlement.lease, holding.ms, holding.silence)
 
 
-def _write(
+def _written(
     session: Any, jobs: Jobs[Any], settlements: list[Settlement]
 ) -> tuple[frozenset[leases.Key], dict[leases.Key, str]]:
     """Settle, and look what the rows say whose fence did not hold."""

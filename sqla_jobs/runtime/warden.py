@@ -17,6 +17,9 @@ LONGEST_LOCAL_WAIT = timedelta(seconds=1)
 ASYNC_PATIENCE = 2.0
 """Seconds beyond its time-out in which an async handler, cancelled by its loop, may end by itself."""
 
+CANCEL_AFTER = 0.5
+"""Seconds beyond its time-out after which an async handler is cancelled here: it got the time-out while it ran."""
+
 ROUND = 0.25
 """Seconds between two rounds, at most."""
 
@@ -24,6 +27,7 @@ ROUND = 0.25
 class Warden:
     """Fences out handlers past their time-out, and gives back jobs that wait too long for a slot.
 
+    :param cancel: cancels an async handler
     :param on_stuck: called when overdue handlers hold every slot
     """
 
@@ -34,10 +38,12 @@ class Warden:
         *,
         lease: timedelta,
         give_back: Callable[[Holding], None],
+        cancel: Callable[[Holding], None],
         on_stuck: Callable[[list[Holding]], None],
     ) -> None:
         self._holdings = holdings
         self._give_back = give_back
+        self._cancel = cancel
         self._settler = settler
         self._lease = lease
         self._on_stuck = on_stuck
@@ -49,6 +55,9 @@ class Warden:
             self._give_back(holding)
         running = self._holdings.running()
         for holding in running:
+            if _is_unwatched(holding):
+                holding.is_timed_out = True
+                self._cancel(holding)
             if time.monotonic() >= _last_moment(holding) and not holding.is_overdue:
                 self._fence_out(holding)
         overdue = [holding for holding in running if holding.is_overdue]
@@ -67,6 +76,14 @@ class Warden:
     def _next_round(self, running: list[Holding]) -> float:
         moments = [_last_moment(holding) for holding in running if not holding.is_overdue]
         return max(0.0, min([ROUND, *(moment - time.monotonic() for moment in moments)]))
+
+
+def _is_unwatched(holding: Holding) -> bool:
+    """Tell whether it is an async handler whose time is up, and the task that awaits it knows of no time-out."""
+    if holding.overdue_at is None or holding.task is None or holding.spec.timeout is not None:
+        return False
+    is_ending = holding.is_timed_out or holding.is_stopping or holding.is_settling
+    return not is_ending and time.monotonic() >= holding.overdue_at + CANCEL_AFTER
 
 
 def _last_moment(holding: Holding) -> float:

@@ -13,7 +13,6 @@ from sqlalchemy import (
     Integer,
     Select,
     Text,
-    bindparam,
     delete,
     func,
     literal,
@@ -25,7 +24,7 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.constructs import later, read_instant, written_instant
+from sqla_jobs.schema.constructs import later, parameter, read_instant, written_instant
 from sqla_jobs.schema.dialects import Capabilities
 from sqla_jobs.schema.mixins import STATUS_LITERALS, is_finished
 from sqla_jobs.schema.tables import ArchiveTable, JobTable, MappedTable
@@ -55,8 +54,8 @@ def undated(jobs: JobTable, status: JobStatus, *, is_first: bool) -> Select[Any]
     c = jobs.table.c
     rows = _of_status(jobs, status).where(c.finished_at.is_(None))
     if not is_first:
-        rows = rows.where(c.id > bindparam("after_id", type_=BigInteger()))
-    ordered: Select[Any] = rows.order_by(c.finished_at, c.id).limit(bindparam("limit", type_=Integer()))
+        rows = rows.where(c.id > parameter("after_id", type_=BigInteger()))
+    ordered: Select[Any] = rows.order_by(c.finished_at, c.id).limit(parameter("limit", type_=Integer()))
     return ordered
 
 
@@ -81,12 +80,12 @@ def _of_status(jobs: JobTable, status: JobStatus) -> Any:
 
 def _in_order(rows: Any, table: MappedTable, since: Column[Any], *, is_first: bool) -> Any:
     id_: ColumnElement[Any] = table.table.c.id
-    rows = rows.where(since <= later(table.now, -bindparam("age", type_=_DOUBLE)))
+    rows = rows.where(since <= later(table.now, -parameter("age", type_=_DOUBLE)))
     if not is_first:
         # Past the dead entries that the batches before have left in the index.
-        after = tuple_(read_instant(bindparam("after_at", type_=Text())), bindparam("after_id", type_=BigInteger()))
+        after = tuple_(read_instant(parameter("after_at", type_=Text())), parameter("after_id", type_=BigInteger()))
         rows = rows.where(tuple_(since, id_) > after)
-    return rows.order_by(since, id_).limit(bindparam("limit", type_=Integer()))
+    return rows.order_by(since, id_).limit(parameter("limit", type_=Integer()))
 
 
 def locked(rows: Select[Any], table: MappedTable) -> Executable:

@@ -13,7 +13,6 @@ from sqlalchemy import (
     Select,
     Table,
     Update,
-    bindparam,
     func,
     insert,
     select,
@@ -22,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import Column
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.constructs import db_now, later
+from sqla_jobs.schema.constructs import db_now, later, parameter
 
 CLOCK_TABLE = "sqla_jobs_clock"
 
@@ -54,9 +53,9 @@ def read_clock(clock: Table) -> Select[Any]:
 
 def advance_clock(clock: Table) -> Update:
     """Move it by `by` seconds."""
-    return update(clock).values(seconds=clock.c.seconds + bindparam("by"))
+    return update(clock).values(seconds=clock.c.seconds + parameter("by"))
 
 
 def start_clock(clock: Table) -> Insert:
     """Move it for the first time, by `by` seconds."""
-    return insert(clock).values(id=1, seconds=bindparam("by"))
+    return insert(clock).values(id=1, seconds=parameter("by"))

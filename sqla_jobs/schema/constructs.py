@@ -1,15 +1,32 @@
-"""What we say in SQL that databases say differently: `schema.dialects` has the words of each."""
+"""What statements are made of: parameters, and what databases say differently (`schema.dialects` has the words)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Double, Text
+from sqlalchemy import BindParameter, Double, Text, bindparam
 from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.types import TypeEngine
 
 from sqla_jobs.schema.types import UtcDateTime
+
+_PREFIX = "sqla_jobs_"
+
+
+def parameter(name: str, *, type_: TypeEngine[Any] | None = None, **options: Any) -> BindParameter[Any]:
+    """Give the parameter that `said` has a value for.
+
+    SQLAlchemy takes a parameter called like a column for the column's new value, and an app may well have a column
+    `limit`, or `lease`.
+    """
+    return bindparam(_PREFIX + name, type_=type_, **options)
+
+
+def said(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give *values* by the names that a statement has for its parameters."""
+    return {_PREFIX + name: value for name, value in values.items()}
 
 
 class db_now(FunctionElement[datetime]):  # noqa: N801  # a SQL function, written like SQLAlchemy's own

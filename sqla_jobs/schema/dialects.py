@@ -23,7 +23,6 @@ from sqlalchemy import (
     SelectBase,
     String,
     any_,
-    bindparam,
     cast,
     column,
     func,
@@ -39,7 +38,16 @@ from sqlalchemy.sql.expression import ClauseElement, FunctionElement
 from sqlalchemy.types import TypeEngine
 
 from sqla_jobs.errors import UnsupportedDatabase
-from sqla_jobs.schema.constructs import db_now, durably, epoch, from_epoch, later, read_instant, written_instant
+from sqla_jobs.schema.constructs import (
+    db_now,
+    durably,
+    epoch,
+    from_epoch,
+    later,
+    parameter,
+    read_instant,
+    written_instant,
+)
 
 BIG_ID = BigInteger().with_variant(Integer(), "sqlite")
 """64 bits everywhere: SQLite numbers rows by itself only in a column declared INTEGER."""
@@ -223,13 +231,13 @@ class Capabilities:
 
 class _Postgresql(Capabilities):
     def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
-        rows = func.json_to_recordset(cast(bindparam("rows", type_=String()), JSON))
+        rows = func.json_to_recordset(cast(parameter("rows", type_=String()), JSON))
         shape = [column(name, type_) for name, type_ in columns.items()]
         each = rows.table_valued(*shape).render_derived(name="each", with_types=True)
         return select(each).cte("given").prefix_with("MATERIALIZED")
 
     def listed(self) -> FromClause:
-        array = cast(bindparam("rows", type_=String()), postgresql.JSONB)
+        array = cast(parameter("rows", type_=String()), postgresql.JSONB)
         each = func.jsonb_array_elements(array).table_valued(column("value", STORED_JSON), with_ordinality="n")
         return each.render_derived(name="each")
 
@@ -243,7 +251,7 @@ class _Postgresql(Capabilities):
 
 class _Sqlite(Capabilities):
     def given(self, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
-        each = func.json_each(bindparam("rows", type_=String())).table_valued("value", name="each")
+        each = func.json_each(parameter("rows", type_=String())).table_valued("value", name="each")
         shape = [
             func.json_extract(each.c.value, f"$.{name}", type_=type_).label(name) for name, type_ in columns.items()
         ]
@@ -251,7 +259,7 @@ class _Sqlite(Capabilities):
         return select(*shape).select_from(each).cte("given").prefix_with("MATERIALIZED")
 
     def listed(self) -> FromClause:
-        each = func.json_each(bindparam("rows", type_=String())).table_valued(
+        each = func.json_each(parameter("rows", type_=String())).table_valued(
             column("key", Integer), column("value", STORED_JSON), name="each"
         )
         return select(each.c.key.label("n"), each.c.value).subquery("listed")

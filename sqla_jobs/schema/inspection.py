@@ -18,7 +18,6 @@ from sqlalchemy import (
     Select,
     String,
     Table,
-    bindparam,
     column,
     func,
     literal,
@@ -33,7 +32,7 @@ from sqlalchemy.sql.base import Executable
 from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.constructs import db_now, epoch
+from sqla_jobs.schema.constructs import db_now, epoch, parameter
 from sqla_jobs.schema.dialects import Capabilities, capabilities
 
 SETTINGS = ("fsync", "synchronous_commit", "autovacuum", "transaction_read_only", "server_encoding")
@@ -68,7 +67,7 @@ def journal_mode() -> Executable:
 def definitions(can: Capabilities, schema: str | None) -> Executable:
     """The text that made a table and its indexes, by name. Parameter: table."""
     kept = table(can.definitions or "", column("name"), column("tbl_name"), column("sql"), schema=schema)
-    return select(kept.c.name, kept.c.sql).where(kept.c.tbl_name == bindparam("table", type_=String()))
+    return select(kept.c.name, kept.c.sql).where(kept.c.tbl_name == parameter("table", type_=String()))
 
 
 def storage() -> Executable:
@@ -76,9 +75,9 @@ def storage() -> Executable:
     return text(
         "SELECT coalesce(array_to_string(c.reloptions, ','), '') FROM pg_catalog.pg_class c "
         "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE c.relname = CAST(:table AS TEXT) AND c.relkind IN ('r', 'p') "
-        "AND CASE WHEN CAST(:schema AS TEXT) IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) "
-        "ELSE n.nspname = CAST(:schema AS TEXT) END"
+        "WHERE c.relname = CAST(:sqla_jobs_table AS TEXT) AND c.relkind IN ('r', 'p') "
+        "AND CASE WHEN CAST(:sqla_jobs_schema AS TEXT) IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) "
+        "ELSE n.nspname = CAST(:sqla_jobs_schema AS TEXT) END"
     )
 
 
@@ -88,9 +87,9 @@ def invalid_indexes() -> Executable:
         "SELECT i.relname FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid "
         "JOIN pg_catalog.pg_class c ON c.oid = x.indrelid "
         "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE NOT x.indisvalid AND c.relname = CAST(:table AS TEXT) "
-        "AND CASE WHEN CAST(:schema AS TEXT) IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) "
-        "ELSE n.nspname = CAST(:schema AS TEXT) END"
+        "WHERE NOT x.indisvalid AND c.relname = CAST(:sqla_jobs_table AS TEXT) "
+        "AND CASE WHEN CAST(:sqla_jobs_schema AS TEXT) IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) "
+        "ELSE n.nspname = CAST(:sqla_jobs_schema AS TEXT) END"
     )
 
 

@@ -12,12 +12,12 @@ from sqlalchemy import (
     Select,
     SelectBase,
     all_,
-    bindparam,
     func,
     literal_column,
     select,
 )
 
+from sqla_jobs.schema.constructs import parameter
 from sqla_jobs.schema.dialects import Capabilities
 from sqla_jobs.schema.mixins import STATUS_LITERALS
 from sqla_jobs.schema.tables import JobTable
@@ -53,8 +53,8 @@ def lanes(jobs: JobTable) -> CTE:
 def served(lane: FromClause, *, every_queue: bool) -> ColumnElement[bool]:
     """Tell whether a worker takes the rows of a lane. Parameters: types, queues."""
     column: Any = lane.c
-    types: ColumnElement[bool] = column.type.in_(bindparam("types", expanding=True))
-    queues: ColumnElement[bool] = column.queue.in_(bindparam("queues", expanding=True))
+    types: ColumnElement[bool] = column.type.in_(parameter("types", expanding=True))
+    queues: ColumnElement[bool] = column.queue.in_(parameter("queues", expanding=True))
     return types if every_queue else types & queues
 
 
@@ -90,7 +90,7 @@ def _due(jobs: JobTable, table: FromClause, lane: FromClause, but: SelectBase | 
 def _taken_by_locking(jobs: JobTable, *, every_queue: bool, but: SelectBase | None) -> SelectBase:
     """Lock the rows to claim: how many of the oldest belong to each lane, then that many of each that nobody holds."""
     lane = lanes(jobs)
-    limit: Any = bindparam("limit", type_=Integer())
+    limit: Any = parameter("limit", type_=Integer())
     oldest = _due(jobs, jobs.table.alias("candidate"), lane, but).limit(limit).lateral("oldest")
     head = (
         select(lane.c.queue, lane.c.type, lane.c.run_at)
@@ -128,7 +128,7 @@ def _locked(due: Any, lane: FromClause, limit: Any) -> Select[Any]:
 def _taken_exclusively(jobs: JobTable, *, every_queue: bool, but: SelectBase | None) -> SelectBase:
     """Choose the rows to claim, where the transaction holds the one write lock already."""
     lane = lanes(jobs)
-    limit: Any = bindparam("limit", type_=Integer())
+    limit: Any = parameter("limit", type_=Integer())
     row = jobs.table.alias("candidate")
     of_lane: Any = (
         _due(jobs, jobs.table.alias("due"), lane, but).limit(limit).with_only_columns(literal_column("due.id"))

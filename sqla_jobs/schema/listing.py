@@ -13,7 +13,6 @@ from sqlalchemy import (
     Select,
     Text,
     and_,
-    bindparam,
     case,
     delete,
     func,
@@ -29,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
-from sqla_jobs.schema.constructs import epoch, later, read_instant, written_instant
+from sqla_jobs.schema.constructs import epoch, later, parameter, read_instant, written_instant
 from sqla_jobs.schema.dialects import Capabilities
 from sqla_jobs.schema.lanes import lanes
 from sqla_jobs.schema.mixins import STATUS_LITERALS, is_finished
@@ -91,7 +90,7 @@ def window(jobs: JobTable, stretch: Stretch, condition: Condition, *, after: tup
     Index: `finished`, `ready` or `running`, from the key *after* on.
     """
     parts = [_part(jobs, status, stretch, condition, after) for status in stretch.statuses]
-    limit: Any = bindparam("limit", type_=Integer())
+    limit: Any = parameter("limit", type_=Integer())
     rows = (
         parts[0].subquery("w") if len(parts) == 1 else union_all(*(select(p.subquery()) for p in parts)).subquery("w")
     )
@@ -134,7 +133,7 @@ def _part(
     # The key also where it is empty: by id alone, the planner walks over the primary key, and that has all rows.
     order = [key, c.id]
     return rows.order_by(*([each.desc() for each in order] if stretch.is_descending else order)).limit(
-        bindparam("limit", type_=Integer())
+        parameter("limit", type_=Integer())
     )
 
 
@@ -204,7 +203,7 @@ def details(jobs: MappedTable) -> Executable:
         epoch(jobs.now).label("now"),
         (c.run_at <= jobs.now).label("is_due"),
         func.coalesce(c.locked_until <= jobs.now, true()).label("is_lease_over"),
-    ).where(c.id == bindparam("of_id", type_=BigInteger()))
+    ).where(c.id == parameter("of_id", type_=BigInteger()))
 
 
 @lru_cache(maxsize=64)
@@ -215,20 +214,20 @@ def ahead(jobs: JobTable) -> Executable:
     """
     lane, c = lanes(jobs), jobs.table.c
     own, row = jobs.table.alias("own"), jobs.table.alias("earlier")
-    its_time = select(own.c.run_at).where(own.c.id == bindparam("of_id", type_=BigInteger())).scalar_subquery()
+    its_time = select(own.c.run_at).where(own.c.id == parameter("of_id", type_=BigInteger())).scalar_subquery()
     earlier = (
         select(row.c.id)
         .where(
             *(row.c.status == READY, row.c.queue == lane.c.queue, row.c.type == lane.c.type),
             row.c.run_at <= its_time,
-            or_(row.c.run_at < its_time, row.c.id < bindparam("of_id", type_=BigInteger())),
+            or_(row.c.run_at < its_time, row.c.id < parameter("of_id", type_=BigInteger())),
         )
         .correlate(lane)
-        .limit(bindparam("cap", type_=Integer()))
+        .limit(parameter("cap", type_=Integer()))
         .subquery("some")
     )
     count = select(func.count()).select_from(earlier).scalar_subquery()
-    return select(lane.c.type, count.label("ahead")).where(lane.c.queue == bindparam("of_queue", type_=c.queue.type))
+    return select(lane.c.type, count.label("ahead")).where(lane.c.queue == parameter("of_queue", type_=c.queue.type))
 
 
 _IDS: dict[str, Any] = {"id": BigInteger()}
@@ -259,7 +258,7 @@ def requeue(jobs: JobTable, can: Capabilities, *, statuses: tuple[JobStatus, ...
             # `claims` goes on: whoever ran it before must not take a new claim for its own.
             attempts=0,
             refunds=0,
-            max_attempts=func.coalesce(bindparam("new_max_attempts", type_=Integer()), c.max_attempts),
+            max_attempts=func.coalesce(parameter("new_max_attempts", type_=Integer()), c.max_attempts),
             locked_by=null(),
             locked_until=null(),
             finished_at=null(),
@@ -278,7 +277,7 @@ def cancel(jobs: JobTable, can: Capabilities, *, statuses: tuple[JobStatus, ...]
         .values(
             status=JobStatus.FAILED.value,
             locked_until=null(),
-            last_error=bindparam("reason", type_=Text()),
+            last_error=parameter("reason", type_=Text()),
             finished_at=jobs.now,
         )
         .returning(c.id, c.queue)

@@ -17,7 +17,6 @@ from sqlalchemy import (
     Integer,
     Select,
     Text,
-    bindparam,
     case,
     func,
     literal_column,
@@ -32,7 +31,7 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.constructs import epoch, later
+from sqla_jobs.schema.constructs import epoch, later, parameter
 from sqla_jobs.schema.dialects import Capabilities
 from sqla_jobs.schema.lanes import lanes
 from sqla_jobs.schema.mixins import is_finished
@@ -45,7 +44,7 @@ FULL_LANES = 20
 HOUR = 3600.0
 """Lease expirations are counted for the last hour."""
 
-_CAP: Any = bindparam("cap", type_=BigInteger())
+_CAP: Any = parameter("cap", type_=BigInteger())
 
 _UP_TO_CAP: Any = select(_CAP).scalar_subquery()
 """The same as an expression, for `_first`."""
@@ -82,7 +81,7 @@ def _some_lanes(jobs: JobTable) -> CTE:
     for.
     """
     lane = lanes(jobs)
-    return select(lane.c.queue, lane.c.type).limit(bindparam("lanes", type_=Integer())).cte("some_lane")
+    return select(lane.c.queue, lane.c.type).limit(parameter("lanes", type_=Integer())).cte("some_lane")
 
 
 def _share(lane: CTE, *, caps: int) -> ColumnElement[int]:

@@ -16,7 +16,6 @@ from sqlalchemy import (
     String,
     Text,
     and_,
-    bindparam,
     case,
     false,
     func,
@@ -31,7 +30,7 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import TypeEngine
 
-from sqla_jobs.schema.constructs import epoch, from_epoch, later
+from sqla_jobs.schema.constructs import epoch, from_epoch, later, parameter
 from sqla_jobs.schema.dialects import Capabilities
 from sqla_jobs.schema.mixins import is_edited, is_unfinished
 from sqla_jobs.schema.tables import JobTable, ScheduleTable
@@ -80,11 +79,11 @@ def look(schedules: ScheduleTable, jobs: JobTable, can: Capabilities) -> Executa
 
 def _looked_at(schedules: ScheduleTable) -> list[FromClause]:
     c = schedules.table.c
-    limit: Any = bindparam("limit", type_=Integer())
-    offset: Any = bindparam("offset", 0, type_=Integer())
-    knows = c.job_type.in_(bindparam("types", expanding=True))
+    limit: Any = parameter("limit", type_=Integer())
+    offset: Any = parameter("offset", value=0, type_=Integer())
+    knows = c.job_type.in_(parameter("types", expanding=True))
     # A type that this registry doesn't know: to be marked once, and not where another registry has declared it.
-    is_unmarked = and_(c.last_error.is_(None), or_(c.declared_by.is_(None), c.declared_by == bindparam("registry")))
+    is_unmarked = and_(c.last_error.is_(None), or_(c.declared_by.is_(None), c.declared_by == parameter("registry")))
     is_overdue = c.next_run_at <= later(schedules.now, -OVERDUE)
     due = (
         select(c.id)
@@ -102,7 +101,7 @@ def _looked_at(schedules: ScheduleTable) -> list[FromClause]:
     )
     just_retired = (
         select(c.id)
-        .where(c.retired_at > later(schedules.now, -JUST_RETIRED), c.declared_by == bindparam("registry"))
+        .where(c.retired_at > later(schedules.now, -JUST_RETIRED), c.declared_by == parameter("registry"))
         .order_by(c.retired_at, c.id)
         .limit(limit)
     )
@@ -202,7 +201,7 @@ def retire(schedules: ScheduleTable, can: Capabilities) -> Executable:
     c, given = schedules.table.c, can.given({"name": String()})
     return (
         update(schedules.table)
-        .where(c.declared_by == bindparam("registry"), c.retired_at.is_(None), c.name.not_in(select(given.c.name)))
+        .where(c.declared_by == parameter("registry"), c.retired_at.is_(None), c.name.not_in(select(given.c.name)))
         .values(retired_at=schedules.now)
         .returning(c.name)
     )
@@ -219,7 +218,7 @@ def revive(schedules: ScheduleTable, can: Capabilities) -> Executable:
     is_old = c.retired_at <= later(schedules.now, -JUST_RETIRED)
     return (
         update(schedules.table)
-        .where(c.declared_by == bindparam("registry"), c.retired_at.is_not(None), c.name.in_(select(given.c.name)))
+        .where(c.declared_by == parameter("registry"), c.retired_at.is_not(None), c.name.in_(select(given.c.name)))
         .values(retired_at=null(), planned_cron=case((is_old, null()), else_=c.planned_cron))
         .returning(c.name)
     )
@@ -247,8 +246,8 @@ def declared(schedules: ScheduleTable, can: Capabilities) -> Executable:
 def redeclare(schedules: ScheduleTable) -> Executable:
     """Bring a row up to date with its declaration, by the primary key. Parameters: of_id, registry, `new_` + each."""
     c = schedules.table.c
-    new = {name: bindparam("new_" + name, type_=c[name].type) for name in DECLARED}
-    return update(schedules.table).where(c.id == bindparam("of_id"), c.declared_by == bindparam("registry")).values(new)
+    new = {name: parameter("new_" + name, type_=c[name].type) for name in DECLARED}
+    return update(schedules.table).where(c.id == parameter("of_id"), c.declared_by == parameter("registry")).values(new)
 
 
 def insert_schedules(schedules: ScheduleTable, can: Capabilities) -> Executable:
@@ -285,7 +284,7 @@ def listed(schedules: ScheduleTable) -> Executable:
     Parameters: after (a name, or None), limit.
     """
     c = schedules.table.c
-    after: Any = bindparam("after", type_=String())
+    after: Any = parameter("after", type_=String())
     texts = ("name", "job_type", "queue", "cron", "timezone", "catch_up", "overlap", "declared_by", "last_error")
     instants = ("next_run_at", "last_slot", "retired_at", "created_at")
     return (
@@ -298,5 +297,5 @@ def listed(schedules: ScheduleTable) -> Executable:
         )
         .where(or_(after.is_(None), c.name > after))
         .order_by(c.name)
-        .limit(bindparam("limit", type_=Integer()))
+        .limit(parameter("limit", type_=Integer()))
     )

@@ -18,7 +18,6 @@ from sqlalchemy import (
     Text,
     Update,
     and_,
-    bindparam,
     case,
     func,
     literal,
@@ -32,15 +31,13 @@ from sqlalchemy import cast as cast_to
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.rules.registry import LARGEST_INTEGER
-from sqla_jobs.schema.constructs import durably, epoch, later
+from sqla_jobs.schema.constructs import durably, epoch, later, parameter
 from sqla_jobs.schema.dialects import Capabilities, stored_json
 from sqla_jobs.schema.lanes import lanes, ready, served, taken
 from sqla_jobs.schema.mixins import STATUS_LITERALS
 from sqla_jobs.schema.tables import JobTable, MappedTable
 
 READY, RUNNING, DONE = (STATUS_LITERALS[name] for name in ("ready", "running", "done"))
-
-DELAY = "sqla_jobs_delay"  # seconds; an app may well have a column `delay`
 
 _FENCE_COLUMNS: dict[str, Any] = {"id": BigInteger(), "claims": Integer(), "locked_by": String()}
 
@@ -112,8 +109,8 @@ def _claimed(jobs: JobTable, can: Capabilities, ids: SelectBase) -> Executable:
             status=RUNNING,
             attempts=_plus(c.attempts, 1),
             claims=_plus(c.claims, 1),
-            locked_by=bindparam("locked_by"),
-            locked_until=later(jobs.now, bindparam("lease")),
+            locked_by=parameter("locked_by"),
+            locked_until=later(jobs.now, parameter("lease")),
             started_at=jobs.now,
         )
     )
@@ -187,7 +184,7 @@ def renew(jobs: JobTable, can: Capabilities) -> Executable:
     return (
         update(jobs.table)
         .where(can.among(c.id, select(held.c.id)))
-        .values(locked_until=later(jobs.now, bindparam("lease")))
+        .values(locked_until=later(jobs.now, parameter("lease")))
         .returning(c.id, c.claims)
     )
 
@@ -240,9 +237,9 @@ def complete(jobs: JobTable, can: Capabilities) -> Executable:
 def complete_one(jobs: JobTable) -> Executable:
     """The same for one of them; matches one row or none. Parameters: held_id, held_claims, held_by."""
     held = SimpleNamespace(
-        id=bindparam("held_id", type_=BigInteger()),
-        claims=bindparam("held_claims", type_=Integer()),
-        locked_by=bindparam("held_by", type_=String()),
+        id=parameter("held_id", type_=BigInteger()),
+        claims=parameter("held_claims", type_=Integer()),
+        locked_by=parameter("held_by", type_=String()),
     )
     return _completed(jobs, _fence(jobs, held))
 
@@ -260,7 +257,7 @@ def expired(jobs: JobTable) -> Executable:
     """
     c = jobs.table.c
     is_over = or_(c.locked_until <= jobs.now, c.locked_until.is_(None))
-    rows = _running(jobs, is_over).limit(bindparam("limit", type_=Integer()))
+    rows = _running(jobs, is_over).limit(parameter("limit", type_=Integer()))
     return cast("Executable", rows.with_for_update(skip_locked=True, key_share=True))
 
 
@@ -276,7 +273,7 @@ def strays(jobs: JobTable, can: Capabilities) -> Executable:
     """Running rows that bear a worker's name, but for given claims. Index: `running`. Parameters: locked_by, rows."""
     c, held = jobs.table.c, can.given({"id": BigInteger(), "claims": Integer()})
     is_held = select(held.c.id).where(held.c.id == c.id, held.c.claims == c.claims).exists()
-    return cast("Executable", _running(jobs, and_(c.locked_by == bindparam("locked_by"), ~is_held)).limit(1000))
+    return cast("Executable", _running(jobs, and_(c.locked_by == parameter("locked_by"), ~is_held)).limit(1000))
 
 
 def _running(jobs: JobTable, condition: ColumnElement[bool]) -> Any:
@@ -326,13 +323,13 @@ def notify(can: Capabilities, channel: str) -> Executable:
 def insert_job(
     jobs: JobTable, can: Capabilities, *, has_key: bool, has_time: bool, is_delayed: bool, channel: str | None
 ) -> Executable:
-    """Insert one job and load it as an object; no row where its key is taken. Parameters: by column, and DELAY.
+    """Insert one job and load it as an object; no row where its key is taken.
 
-    With a channel, the NOTIFY rides in it, and is heard at the commit.
+    Parameters: by column, and delay (seconds). With a channel, the NOTIFY rides in it, and is heard at the commit.
     """
     times = {"created_at": jobs.now} if has_time else {"created_at": jobs.now, "run_at": jobs.now}
     if is_delayed:
-        times["run_at"] = later(jobs.now, bindparam(DELAY))
+        times["run_at"] = later(jobs.now, parameter("delay"))
     model, table = jobs.mapper.class_, jobs.table
     is_joined = jobs.mapper.selectable is not table  # `with_polymorphic`: the ORM's INSERT can't return from a join
     inserted: Any = can.insert(table if is_joined else model).values(times)
@@ -373,9 +370,9 @@ def insert_payloads(jobs: JobTable, can: Capabilities) -> Executable:
     given, table = can.listed(), jobs.table
     columns: dict[str, Any] = {
         "payload": given.c.value,
-        "type": bindparam("of_type", type_=table.c.type.type),
-        "queue": bindparam("of_queue", type_=table.c.queue.type),
-        "max_attempts": bindparam("of_max_attempts", type_=table.c.max_attempts.type),
+        "type": parameter("of_type", type_=table.c.type.type),
+        "queue": parameter("of_queue", type_=table.c.queue.type),
+        "max_attempts": parameter("of_max_attempts", type_=table.c.max_attempts.type),
         "created_at": jobs.now,
         "run_at": jobs.now,
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, cast
 
-from sqlalchemy import Column, ColumnElement, Integer, Table, false, inspect, select, type_coerce
+from sqlalchemy import Column, ColumnElement, Integer, Table, TypeDecorator, false, inspect, select, type_coerce
 from sqlalchemy.orm import MappedColumn, Mapper
 from sqlalchemy.sql.base import Executable
 
@@ -87,9 +87,13 @@ class JobTable(MappedTable):
 
     @cached_property
     def has_defaults_by_row(self) -> bool:
-        """Whether Python computes values for each new row: functions as defaults of the app's columns, versions."""
+        """Whether Python computes values for each new row: functions as defaults of the app's columns, versions.
+
+        And the payload, where the app has put a type of its own around it.
+        """
         has_function = any(column.default is not None and column.default.is_callable for column in self.table.c)
-        return has_function or self.mapper.version_id_col is not None
+        is_wrapped = isinstance(self.table.c.payload.type, TypeDecorator)
+        return has_function or is_wrapped or self.mapper.version_id_col is not None
 
     def own_columns(self, given: dict[str, Any]) -> dict[str, Any]:
         """Turn the app's attribute names into column keys.

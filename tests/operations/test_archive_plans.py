@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from sqla_jobs.schema import archiving
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import as_rows, capabilities
 from sqla_jobs.status import JobStatus
 from tests.operations.archives import DAY, jobs, made_once
@@ -93,7 +94,7 @@ def test_statement_goes_by_its_index(filled: Engine, name: str) -> None:
     with filled.connect() as connection:
         prefix = "EXPLAIN (COSTS OFF) " if connection.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN "
         with explaining(connection, prefix) as lines:
-            connection.execute(statement, GONE | {"rows": IDS})
+            connection.execute(statement, said(GONE | {"rows": IDS}))
         connection.rollback()
 
     scans = [line for line in lines if re.search(r"\b(Scan|SCAN|SEARCH)\b.*\b(job|archived_job)\b", line)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import String, event, func, select, text
+from sqlalchemy import JSON, String, Text, TypeDecorator, cast, event, func, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sqla_jobs.operations.enqueue import enqueue
@@ -35,7 +35,26 @@ class Errand(Job):
     __mapper_args__ = {"polymorphic_identity": "errand"}  # noqa: RUF012
 
 
+class Sealed(TypeDecorator[Any]):
+    """JSON as the app stores it."""
+
+    impl = JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        return {"sealed": value}
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        return value["sealed"]
+
+
+class SealedJob(JobMixin, Base):
+    __tablename__ = "sealed_job"
+    payload: Mapped[dict[str, Any]] = mapped_column(Sealed)
+
+
 jobs = Jobs(Errand, max_payload=2**20)
+sealed_jobs = Jobs(SealedJob)
 
 
 @jobs.handler
@@ -44,6 +63,10 @@ def keep(value: Any) -> None: ...
 
 @jobs.handler(queue="mail", max_attempts=3)
 def send(number: int, *, urgent: bool = False) -> None: ...
+
+
+@sealed_jobs.handler
+def tidy(number: int) -> None: ...
 
 
 VALUES: list[Any] = [
@@ -97,6 +120,16 @@ def test_payloads_come_back_as_they_were(session: Session) -> None:
     enqueue_many(session, [keep.job(value=value) for value in VALUES])
 
     assert session.scalars(select(Job.payload).order_by(Job.id)).all() == [{"value": value} for value in VALUES]
+
+
+def test_payload_goes_through_a_type_of_the_app(session: Session) -> None:
+    """Many are stored as one is: by the type that the app has put around the payload."""
+    enqueue(session, tidy, number=1)
+    enqueue_many(session, [tidy.job(number=2), tidy.job(number=3)])
+
+    stored = session.scalars(select(func.length(cast(SealedJob.payload, Text))).order_by(SealedJob.id)).all()
+    assert set(stored) == {len('{"sealed": {"number": 1}}')}
+    assert session.scalars(select(SealedJob.payload).order_by(SealedJob.id)).all() == [{"number": n} for n in (1, 2, 3)]
 
 
 def test_ids_come_in_the_order_of_the_inputs(session: Session) -> None:

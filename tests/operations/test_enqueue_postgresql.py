@@ -14,6 +14,7 @@ from sqla_jobs.operations.enqueue import enqueue
 from sqla_jobs.operations.enqueue_many import enqueue_many
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.schema import statements
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import Listen, as_rows, capabilities
 from tests.engines import build_engine
 from tests.operations.shop import Base, Customer, Job, jobs, mail, other_jobs, send, tidy
@@ -186,6 +187,6 @@ def test_channel_of_a_name_that_needs_quotes_is_heard(shop_url: str, postgresql_
         with postgresql_engine.begin() as connection:
             connection.execute(Listen(channel))
             told = statements.notify(capabilities(connection.dialect), channel)
-            connection.execute(told, {"rows": as_rows([{"queue": "mail"}, {"queue": "default"}])})
+            connection.execute(told, said({"rows": as_rows([{"queue": "mail"}, {"queue": "default"}])}))
 
         assert listener.heard() == ["mail", "default"]

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from sqla_jobs.rules.pace import (
     A_FEW,
     LARGEST_CLAIM,
+    LARGEST_HOLD,
     SOON,
     SOON_ENOUGH,
     UNSETTLED_LIMIT,
     claim_limit,
+    hold_of_last,
     jobs_ahead,
     poll_wait,
 )
@@ -55,6 +57,15 @@ def test_claim_limit_is_nothing_while_half_of_what_is_ahead_waits() -> None:
 def test_jobs_ahead_start_within_the_bound(rate: float) -> None:
     """No more jobs are held ahead than start soon at the rate that was measured."""
     assert 0 <= jobs_ahead(rate) <= max(min(A_FEW, rate * SOON_ENOUGH), rate * SOON)
+
+
+@given(slots=st.integers(1, 100), last=st.integers(1, 500), others=st.integers(0, 500))
+def test_few_jobs_at_their_last_attempt_wait(slots: int, last: int, others: int) -> None:
+    """As many as there are slots, when those that wait are of the mixture that was claimed."""
+    held = hold_of_last(slots=slots, claimed=last + others, last=last)
+
+    assert held * last / (last + others) <= slots
+    assert hold_of_last(slots=slots, claimed=others, last=0) == LARGEST_HOLD
 
 
 @pytest.mark.parametrize("interval", [timedelta(milliseconds=10), timedelta(seconds=1), timedelta(hours=1)])

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event, make_url, text
+from sqlalchemy import Connection, bindparam, event, make_url, text, update
+from sqlalchemy.exc import ArgumentError, CompileError, InterfaceError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from sqla_jobs.runtime.connections import is_database_trouble
 from tests.engines import build_async_engine
 from tests.runtime.app import App, Connections, MakeEngine, Note, ended, sync_url_of, wait_for
 
@@ -224,6 +226,18 @@ def test_connections_when_handlers_used_async_sessions(async_app: App) -> None:
     assert async_app.notes() == ["False"]
     assert own.made > 0
     assert own.open == set()
+
+
+def test_trouble_when_a_statement_can_not_be_written() -> None:
+    """What SQLAlchemy refuses to write is our own fault, and no outage that a worker waits for the end of."""
+    by_id = Note.__table__.c.id == bindparam("id")
+
+    with pytest.raises(CompileError) as refused:
+        update(Note).where(by_id).values(id=1).compile()
+
+    assert not is_database_trouble(refused.value)
+    assert not is_database_trouble(ArgumentError())
+    assert is_database_trouble(InterfaceError("SELECT 1", {}, Exception()))
 
 
 def test_pool_when_connections_are_not_pooled(database_url: str, make_engine: MakeEngine) -> None:

@@ -9,7 +9,9 @@ from sqlalchemy import event, select, update
 from sqlalchemy.orm import Session
 
 from sqla_jobs import current_job, enqueue, enqueue_many
+from sqla_jobs.runtime.counters import Tally
 from sqla_jobs.runtime.dispatch import Dispatcher
+from sqla_jobs.runtime.holdings import Holding, Holdings
 from tests.runtime.app import LONG, PATIENCE, App, Job, Note, wait_for
 
 
@@ -186,6 +188,46 @@ def test_backlog_when_two_workers_share_it(app: App) -> None:
     assert app.notes() == [f"{number:03}" for number in range(0, 200, 2)]
     with app.sessions() as session:
         assert {*session.execute(select(Job.status, Job.attempts, Job.claims))} == {("done", 1, 1)}
+
+
+def test_jobs_at_their_last_attempt_when_handlers_are_fast(app: App) -> None:
+    """However fast handlers are, few such jobs wait in a worker: a crash would be the end of each, begun or not."""
+
+    @app.jobs.handler
+    def fresh() -> None: ...
+
+    @app.jobs.handler(max_attempts=1)
+    def last() -> None: ...
+
+    with app.sessions.begin() as session:
+        enqueue_many(session, [fresh.job() for _ in range(600)])
+        enqueue_many(session, [last.job() for _ in range(300)])
+    holdings, started, given_back = Holdings(2), list[Holding](), list[Holding]()
+    connector = app.worker().new_connector()
+    dispatcher = Dispatcher(
+        app.jobs,
+        connector,
+        holdings,
+        Tally(),
+        queues=None,
+        locked_by="w",
+        lease=LONG,
+        poll_interval=LONG,
+        start=started.append,
+        give_back=given_back.append,
+        is_listening=lambda: False,
+    )
+
+    while not given_back:  # with all fresh ones done, a hundred and more are claimed at once
+        dispatcher.tick()
+        while started and started[0].lease.type == "fresh":
+            following = holdings.next_after(started.pop(0))
+            started += [following] if following is not None else []
+    connector.close()
+
+    assert {holding.lease.type for holding in given_back} == {"last"}
+    assert len(given_back) > 50
+    assert len(started) + holdings.waiting <= 4
 
 
 def test_future_job_when_its_time_comes(app: App) -> None:

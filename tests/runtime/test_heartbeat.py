@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Connection, Engine, event, select
 from sqlalchemy.orm import Session
 
+from sqla_jobs.rules.lease import Lease
+from sqla_jobs.runtime.connections import Connector, Opening
+from sqla_jobs.runtime.counters import Tally
+from sqla_jobs.runtime.heartbeat import RETRIES, Heartbeat
+from sqla_jobs.runtime.holdings import Holding, Holdings
+from sqla_jobs.runtime.reporting import Reporter
 from tests.engines import build_engine
-from tests.runtime.app import PATIENCE, App, Job, MakeEngine, Note, wait_for
+from tests.runtime.app import PATIENCE, App, Ear, Job, MakeEngine, Note, wait_for
 from tests.runtime.statements import HEARTBEAT, Statements
 
 if TYPE_CHECKING:
@@ -22,6 +28,14 @@ LONGER = 3 * LEASE
 
 THREE_LEASES = 3.4
 """Seconds. The handlers of these tests do take that long: a lease is a second at least."""
+
+PAST = datetime(2026, 1, 1, tzinfo=UTC)
+
+REFUSES = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+CREATE TRIGGER refuse BEFORE UPDATE ON job FOR EACH ROW WHEN (OLD.idempotency_key LIKE 'bad%%')
+EXECUTE FUNCTION refuse()
+"""
 
 
 @pytest.fixture
@@ -95,3 +109,116 @@ def test_heartbeat_when_its_row_is_locked(pg_app: App) -> None:
     assert after is not None
     assert before < after
     assert sorted(ends) == [locked, free]
+
+
+class Beats:
+    """A heartbeat without its thread, and what it says. Of the held rows the first ones are bad: they refuse."""
+
+    def __init__(self, app: App, *, good: int, bad: int) -> None:
+        self._app = app
+        values: dict[str, Any] = {"type": "send", "status": "running", "locked_by": "me", "payload": {}}
+        values |= {"attempts": 1, "claims": 1, "locked_until": PAST, "started_at": PAST}
+        with app.sessions.begin() as session:
+            keys = [*(f"bad{number}" for number in range(bad)), *(f"good{number}" for number in range(good))]
+            session.add_all(Job(**values, idempotency_key=key) for key in keys)
+        with app.engine.begin() as connection:
+            connection.exec_driver_sql(REFUSES)
+        self.holdings = Holdings(good + bad)
+        spec = app.jobs.handlers.find("send")
+        self.held = [Holding(held(row), spec, 0.0) for row in self.rows()]
+        self.holdings.offer(self.held)
+        self._said: list[str] = []
+        event.listen(app.engine, "before_cursor_execute", self._before)
+        self.connector = Connector.of_app(app.engine, Opening(app.engine))
+        self.heartbeat = Heartbeat(
+            app.jobs, self.connector, self.holdings, Reporter(app.jobs, Tally()), lease=timedelta(hours=1)
+        )
+
+    def _before(self, _connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if HEARTBEAT in statement:
+            self._said.append(statement)
+
+    def rows(self) -> list[Job]:
+        with self._app.sessions() as session:
+            return list(session.scalars(select(Job).order_by(Job.id)))
+
+    def beat(self) -> tuple[int, int]:
+        """Give how many renewals a beat sends, and of how many rows the lease is longer then."""
+        before = {row.id: row.locked_until for row in self.rows()}
+        self._said.clear()
+        self.heartbeat.tick()
+        return len(self._said), sum(row.locked_until != before[row.id] for row in self.rows())
+
+    def repair(self) -> None:
+        """Let all rows be changed."""
+        with self._app.engine.begin() as connection:
+            connection.exec_driver_sql("DROP TRIGGER refuse ON job")
+
+
+def held(row: Job) -> Lease:
+    assert row.started_at is not None
+    return Lease(row.id, "send", "default", {}, 1, 5, 0, 1, "me", row.started_at, None, ())
+
+
+@pytest.fixture
+def sending(pg_app: App) -> App:
+    """Give an app with a handler."""
+
+    @pg_app.jobs.handler
+    def send() -> None: ...
+
+    return pg_app
+
+
+def test_beat_when_one_row_of_many_refuses(sending: App) -> None:
+    """One bad row costs a few statements once, and one in each later beat; all others are renewed each time."""
+    beats = Beats(sending, good=127, bad=1)
+
+    seen = [beats.beat() for _ in range(3)]
+    beats.connector.close()
+
+    assert seen == [(1 + 2 * 7, 127), (2, 127), (2, 127)]
+
+
+def test_beat_when_many_rows_refuse(sending: App) -> None:
+    """Of many bad rows a beat tries some; once the cause is gone, a few statements renew them all."""
+    beats = Beats(sending, good=10, bad=70)
+
+    beats.beat()
+    refused = beats.beat()
+    beats.repair()
+    repaired = [beats.beat(), beats.beat()]
+    beats.connector.close()
+
+    assert refused == (1 + RETRIES, 10)
+    assert repaired == [(1 + 7, 80), (1, 80)]
+
+
+def test_beat_when_a_refused_row_is_no_more_held(sending: App) -> None:
+    """A row that was refused costs nothing once its job has ended."""
+    beats = Beats(sending, good=3, bad=1)
+    beats.beat()
+
+    beats.holdings.settled(beats.held[:1])
+    seen = beats.beat()
+    beats.connector.close()
+
+    assert seen == (1, 3)
+
+
+def test_beat_when_a_snapshot_begins_between_its_statements(sending: App, ear: Ear) -> None:
+    """A handler need not wait for the end of a beat to begin its snapshot; from then on its row is left alone."""
+    beats = Beats(sending, good=3, bad=1)
+    waited: list[bool] = []
+
+    def begin_snapshot(_: object) -> bool:
+        waited.append(beats.heartbeat.between_beats.locked())
+        beats.held[1].is_left_alone = True
+        return True
+
+    ear.addFilter(begin_snapshot)  # told of the bad row, the first of the rows that are tried alone
+    seen = beats.beat()
+    beats.connector.close()
+
+    assert waited == [False]
+    assert seen == (4, 2)

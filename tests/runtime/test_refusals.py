@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,8 @@ from tests.runtime.app import PATIENCE, App, Ear, Job, MakeEngine, wait_for
 from tests.runtime.statements import Statements
 
 RAISES = """
-CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql
+AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
 CREATE {kind} TRIGGER refuse {when} UPDATE ON job {later} FOR EACH ROW
 WHEN (OLD.idempotency_key LIKE 'bad%') EXECUTE FUNCTION refuse()
 """
@@ -149,20 +151,62 @@ def test_claim_when_hundreds_of_the_oldest_refuse(refusing: Refusing, ear: Ear) 
 
 
 def test_refused_rows_when_the_cause_is_gone(refusing: Refusing, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that were refused are tried again, some at a time, by the same worker; the log has named none twice."""
-    monkeypatch.setattr(refusals, "RETRY_SECONDS", 0.1)
+    """Refused rows are tried again after a while, all of them if none is refused again; the log names none twice."""
+    now = [1000.0]
+    monkeypatch.setattr(refusals, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(refusals, "RETRIED", 1)
     app = refusing.app
-    jobs = [app.add(refusing.send.using(key=f"bad{number}")) for number in range(5)]
+    jobs = [app.add(refusing.send.using(key=f"bad{number}")) for number in range(9)]
     refusing.begin()
 
     with app.worker(poll_interval=timedelta(milliseconds=100)):
         ear.wait_for(f"job {jobs[-1]} can't be claimed")
         refusing.end()
+        now[0] += refusals.RETRY_SECONDS
 
         assert sorted(app.hear("done").job_id for _ in jobs) == jobs
 
-    assert len(ear.lines("can't be claimed", level=30)) == 5
+    assert len(ear.lines("can't be claimed", level=30)) == 9
+
+
+def test_refused_rows_when_a_retry_is_refused(refusing: Refusing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry that meets a bad row ends there: those behind it wait for the next one."""
+    now = [1000.0]
+    monkeypatch.setattr(refusals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(refusals, "RETRIED", 1)
+    app = refusing.app
+    past = datetime(2026, 1, 1, tzinfo=UTC)
+    values = {"type": "send", "status": "running", "attempts": 1, "claims": 1, "locked_by": "gone"}
+    with app.sessions.begin() as session:
+        for number in range(8):
+            session.add(Job(**values, payload={}, idempotency_key=f"bad{number}", locked_until=past, started_at=past))
+            session.flush()
+    refusing.begin()
+    connector = Connector.of_app(app.engine, Opening(app.engine))
+    reaper = Reaper(app.jobs, connector, Reporter(app.jobs, Tally()), beat=timedelta(seconds=10))
+    seen = [reap_all(reaper)]
+    refusing.end()
+    with app.sessions.begin() as session:
+        for number in (0, 1, 2, 4, 5, 6, 7):
+            session.get_one(Job, number + 1).idempotency_key = f"good{number}"
+    refusing.begin()
+
+    for _ in range(3):
+        now[0] += refusals.RETRY_SECONDS
+        seen.append(reap_all(reaper))
+    connector.close()
+
+    # One, then two, then four with the bad one among them; the last waits, and then that one's turn comes again.
+    assert seen == [[], [1, 2, 3, 5, 6, 7], [8], []]
+    assert app.statuses() == ["ready"] * 3 + ["running"] + ["ready"] * 4
+
+
+def reap_all(reaper: Reaper) -> list[int]:
+    """Reap until there is no more to reap now, and give the ids."""
+    reaped = [settlement.lease.id for settlement in reaper.reap()]
+    while reaper.has_more:
+        reaped += [settlement.lease.id for settlement in reaper.reap()]
+    return sorted(reaped)
 
 
 def test_claim_when_nothing_is_refused(pg_app: App) -> None:

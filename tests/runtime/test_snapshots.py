@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sqla_jobs import current_job, enqueue_many
+from sqla_jobs.runtime import snapshots
 from tests.engines import build_async_engine, build_engine
 from tests.runtime.app import SOON, App, MakeEngine, Note, wait_for
 from tests.runtime.statements import HEARTBEAT, Statements
@@ -216,6 +217,36 @@ def test_async_handler_when_it_raises_its_own_level(async_app: App) -> None:
         async_app.hear("done")
 
     assert async_app.notes() == ["written"]
+
+
+def test_async_handler_when_the_level_it_raises_brings_a_timeout(
+    postgresql_url: str, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An async handler that gets its timeout while it runs is cancelled at its end, told once, and frees its slot."""
+    monkeypatch.setattr(snapshots, "DEFAULT_TIMEOUT", timedelta(milliseconds=100))
+    app = App(make_engine(postgresql_url), async_engine=build_async_engine(postgresql_url)).create()
+    ended: list[str] = []
+
+    @app.jobs.handler(max_attempts=1)
+    async def write(session: AsyncSession) -> None:
+        await session.connection(execution_options={"isolation_level": "SERIALIZABLE"})
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    @app.jobs.handler
+    async def other() -> None: ...
+
+    job, second = app.add(write), app.add(other)
+
+    app.run(concurrency=1)
+
+    assert ended == ["cancelled"]
+    assert (app.row(job).status, app.row(second).status) == ("dead", "done")
+    assert (app.row(job).last_error or "").startswith("TimeoutError: handler 'write' ran longer than its timeout")
+    assert sorted(app.heard()) == ["dead", "done"]
 
 
 def test_level_when_a_session_has_no_job(pg_app: App) -> None:

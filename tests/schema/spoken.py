@@ -52,6 +52,11 @@ NEW: Final = ("type", "payload", "queue", "max_attempts")
 
 def spoken(dialect: Dialect) -> dict[str, str]:
     """Return the text of each statement by a name that says what it does."""
+    return {name: compiled(statement, dialect, *KEYS.get(name, ())) for name, statement in built(dialect).items()}
+
+
+def built(dialect: Dialect) -> dict[str, Any]:
+    """Return each statement by a name that says what it does."""
     can = capabilities(dialect)
     common = {"type": "send", "run_at": JOBS.now}
     channel = JOBS.channel if can.has_notify else None
@@ -91,8 +96,7 @@ def spoken(dialect: Dialect) -> dict[str, str]:
     if can.has_notify:
         said["notify"] = statements.notify(can, JOBS.channel)
         said["listen"] = Listen(JOBS.channel)
-    said |= said_of_schedules(can) | said_by_people(can) | said_in_reports(can) | said_by_archivers(can)
-    return {name: compiled(statement, dialect, *KEYS.get(name, ())) for name, statement in said.items()}
+    return said | said_of_schedules(can) | said_by_people(can) | said_in_reports(can) | said_by_archivers(can)
 
 
 KEYS: Final = {
@@ -179,6 +183,13 @@ def compiled(statement: Executable, dialect: Dialect, *keys: str) -> str:
     compilable: Any = statement
     lines = str(compilable.compile(dialect=dialect, **options)).splitlines()
     return "\n".join(line.rstrip() for line in lines).strip()
+
+
+def parameters(statement: Any, dialect: Dialect) -> set[str]:
+    """Return the names of a statement's parameters, but for those of columns that it writes and for unnamed ones."""
+    binds = statement.compile(dialect=dialect).binds
+    written = set(statement.table.c.keys()) if statement.is_dml else set[str]()
+    return {name for name, bind in binds.items() if not bind.unique} - written
 
 
 def page(dialect: Dialect) -> str:

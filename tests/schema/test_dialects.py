@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Dialect, String, bindparam, create_engine, fu
 from sqlalchemy.exc import DBAPIError
 
 from sqla_jobs.errors import UnsupportedDatabase
-from sqla_jobs.schema.constructs import db_now, epoch, later
+from sqla_jobs.schema.constructs import db_now, epoch, later, said
 from sqla_jobs.schema.dialects import as_rows, capabilities, check_server, is_in_memory
 from sqla_jobs.schema.trouble import is_outage, is_read_only
 from sqla_jobs.schema.types import UtcDateTime
@@ -129,7 +129,7 @@ def test_given_rows_come_back_as_they_were_sent(connection: Connection, rows: li
     """A batch of any size is one parameter: no limit of parameters, no text that breaks it."""
     given = capabilities(connection.dialect).given({"id": BigInteger(), "name": String()})
 
-    read = connection.execute(select(given.c.id, given.c.name), {"rows": as_rows(rows)})
+    read = connection.execute(select(given.c.id, given.c.name), said({"rows": as_rows(rows)}))
 
     assert [dict(row) for row in read.mappings()] == rows
 

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import event, text
 
 from sqla_jobs.schema import listing
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import as_rows, capabilities
 from sqla_jobs.schema.listing import Condition, Stretch
 from sqla_jobs.status import JobStatus
@@ -113,8 +114,8 @@ def test_window_reads_its_rows_and_hardly_more(engine: Engine, name: str) -> Non
     statement = listing.window(JOBS, part, condition, after=after)
 
     with engine.connect() as connection:
-        found = scans(connection, statement, {"limit": LIMIT})
-        rows = connection.execute(statement, {"limit": LIMIT}).all()
+        found = scans(connection, statement, said({"limit": LIMIT}))
+        rows = connection.execute(statement, said({"limit": LIMIT})).all()
 
     assert "Seq Scan" not in {scan["Node Type"] for scan in found}
     # Its place once more for the rows themselves.
@@ -125,7 +126,7 @@ def test_window_reads_its_rows_and_hardly_more(engine: Engine, name: str) -> Non
 def given(status: str) -> dict[str, Any]:
     """Give rows as parameters: the first of that status, and some that there are not."""
     first = 1 + sum(COUNTS[before] for before in list(COUNTS)[: list(COUNTS).index(status)])
-    return {"rows": as_rows([{"id": job_id} for job_id in (*range(first, first + LIMIT), 10**9)])}
+    return said({"rows": as_rows([{"id": job_id} for job_id in (*range(first, first + LIMIT), 10**9)])})
 
 
 LETTERS = (JobStatus.DEAD, JobStatus.FAILED)
@@ -137,14 +138,17 @@ ENDED = (JobStatus.DEAD, JobStatus.DONE, JobStatus.FAILED)
 MOVES: dict[str, tuple[Executable, dict[str, Any]]] = {
     "requeue": (
         listing.requeue(JOBS, CAN, statuses=LETTERS, skip_locked=False),
-        given("dead") | {"new_max_attempts": None},
+        given("dead") | said({"new_max_attempts": None}),
     ),
     "requeue a batch": (
         listing.requeue(JOBS, CAN, statuses=LETTERS, skip_locked=True),
-        given("failed") | {"new_max_attempts": 3},
+        given("failed") | said({"new_max_attempts": 3}),
     ),
-    "cancel": (listing.cancel(JOBS, CAN, statuses=OPEN, skip_locked=False), given("running") | {"reason": "x"}),
-    "cancel a batch": (listing.cancel(JOBS, CAN, statuses=OPEN, skip_locked=True), given("ready") | {"reason": "x"}),
+    "cancel": (listing.cancel(JOBS, CAN, statuses=OPEN, skip_locked=False), given("running") | said({"reason": "x"})),
+    "cancel a batch": (
+        listing.cancel(JOBS, CAN, statuses=OPEN, skip_locked=True),
+        given("ready") | said({"reason": "x"}),
+    ),
     "delete": (listing.remove(JOBS, CAN, statuses=ENDED, skip_locked=False), given("done")),
     "delete a batch": (listing.remove(JOBS, CAN, statuses=ENDED, skip_locked=True), given("dead")),
     "statuses": (listing.statuses_of(JOBS, CAN), given("done")),
@@ -171,8 +175,8 @@ def test_look_at_one_job_reads_little(engine: Engine) -> None:
         ready = (
             connection.execute(text("SELECT id FROM job WHERE status = 'ready' ORDER BY run_at DESC")).scalars().first()
         )
-        details = scans(connection, listing.details(JOBS), {"of_id": ready})
-        ahead = scans(connection, listing.ahead(JOBS), {"of_id": ready, "of_queue": "default", "cap": CAP})
+        details = scans(connection, listing.details(JOBS), said({"of_id": ready}))
+        ahead = scans(connection, listing.ahead(JOBS), said({"of_id": ready, "of_queue": "default", "cap": CAP}))
         lanes = scans(connection, listing.lanes_of(JOBS), {})
 
     assert [(scan["Index Name"], scan["Actual Rows"]) for scan in details] == [("job_pkey", 1)]

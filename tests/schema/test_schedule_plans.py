@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import event, func, text
 
 from sqla_jobs.schema import schedules
+from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import as_rows, capabilities
 from sqla_jobs.schema.tables import job_table, schedule_table
 from tests.schema.models import job_model
@@ -23,7 +24,7 @@ BOTH = [pytest.param(said, id=name) for name, said in (("postgresql", POSTGRESQL
 
 COUNT = 10_000
 
-DEMAND = {"types": ["send", "report"], "registry": "shop", "limit": 500}
+DEMAND = said({"types": ["send", "report"], "registry": "shop", "limit": 500})
 
 
 def test_every_builder_is_on_the_page() -> None:
@@ -242,7 +243,7 @@ def test_move_goes_by_the_primary_key(filled: Engine) -> None:
 
     with filled.connect() as connection:
         connection.execute(text("ANALYZE"))
-        lines, _ = explained(connection, move, {"rows": as_rows(rows)})
+        lines, _ = explained(connection, move, said({"rows": as_rows(rows)}))
 
     assert set(scans_of_schedules(lines)) == {"schedule_pkey"}
 
@@ -263,6 +264,6 @@ def test_move_knows_what_was_read_in_another_session(postgresql_engine: Engine, 
     names = ("id", "cron", "timezone", "enabled", "seen_next_run_at", "seen_last_slot")
     row = {name: getattr(seen, name) for name in names} | {"is_planned": False, "missed": 0, "overlaps": 0}
     with postgresql_engine.begin() as connection:
-        written = connection.execute(schedules.move(SCHEDULES, can), {"rows": as_rows([row])}).scalars().all()
+        written = connection.execute(schedules.move(SCHEDULES, can), said({"rows": as_rows([row])})).scalars().all()
 
     assert written == [1]

@@ -10,7 +10,7 @@ from sqla_jobs.schema import archiving, listing, reports, schedules, statements
 from sqla_jobs.schema.dialects import capabilities
 from sqla_jobs.schema.tables import job_table
 from tests.schema.models import job_model
-from tests.schema.spoken import DIALECTS, JOBS, compiled, page, path, spoken
+from tests.schema.spoken import DIALECTS, JOBS, built, compiled, page, parameters, path, spoken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +57,16 @@ def test_every_builder_is_on_the_page() -> None:
 
     assert len(said) > 30
     assert [call for call in said if call not in source] == []
+
+
+@pytest.mark.parametrize("database", DIALECTS)
+def test_parameters_have_names_that_no_column_has(database: str) -> None:
+    """SQLAlchemy takes a parameter called like a column for its new value, and an app calls its columns as it likes."""
+    dialect = DIALECTS[database]
+    names = {name: parameters(statement, dialect) for name, statement in built(dialect).items()}
+
+    assert {"sqla_jobs_lease", "sqla_jobs_limit", "sqla_jobs_locked_by"} <= names["claim"]
+    assert {each for found in names.values() for each in found if not each.startswith("sqla_jobs_")} == set()
 
 
 @pytest.mark.parametrize("name", ["claim", "next due", "lanes", "lane counts"])

@@ -18,7 +18,7 @@ FROM lane JOIN job AS candidate ON candidate.id IN (SELECT due.id
 FROM job AS due
 WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at >= lane.run_at AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
  LIMIT ? OFFSET ?)
-WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues]) ORDER BY candidate.run_at, candidate.id
+WHERE lane.type IN (__[POSTCOMPILE_sqla_jobs_types]) AND lane.queue IN (__[POSTCOMPILE_sqla_jobs_queues]) ORDER BY candidate.run_at, candidate.id
  LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, coalesce(round((julianday(run_at) - 2440587.5) * 86400.0, 3), -1e300) AS due, NULL AS anon_1;
 
 -- claim from every queue
@@ -41,7 +41,7 @@ FROM lane JOIN job AS candidate ON candidate.id IN (SELECT due.id
 FROM job AS due
 WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at >= lane.run_at AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
  LIMIT ? OFFSET ?)
-WHERE lane.type IN (__[POSTCOMPILE_types]) ORDER BY candidate.run_at, candidate.id
+WHERE lane.type IN (__[POSTCOMPILE_sqla_jobs_types]) ORDER BY candidate.run_at, candidate.id
  LIMIT ? OFFSET ?) AS oldest) RETURNING id, type, queue, CAST(payload AS TEXT) AS payload, attempts, max_attempts, refunds, claims, locked_by, round((julianday(started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(slot) - 2440587.5) * 86400.0, 3) AS slot, CAST(errors AS TEXT) AS errors, coalesce(round((julianday(run_at) - 2440587.5) * 86400.0, 3), -1e300) AS due, NULL AS anon_1;
 
 -- due rows but those that are refused
@@ -68,7 +68,7 @@ FROM job AS due
 WHERE due.status = 'ready' AND due.queue = lane.queue AND due.type = lane.type AND due.run_at >= lane.run_at AND (due.id NOT IN (SELECT given.id
 FROM given)) AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') ORDER BY due.run_at, due.id
  LIMIT ? OFFSET ?)
-WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues]) ORDER BY candidate.run_at, candidate.id
+WHERE lane.type IN (__[POSTCOMPILE_sqla_jobs_types]) AND lane.queue IN (__[POSTCOMPILE_sqla_jobs_queues]) ORDER BY candidate.run_at, candidate.id
  LIMIT ? OFFSET ?) AS oldest;
 
 -- claim locked rows
@@ -95,7 +95,7 @@ WHERE next_row.status = 'ready' AND next_row.queue > lane.queue ORDER BY next_ro
  SELECT round((julianday(min(due.run_at)) - 2440587.5) * 86400.0, 3) - round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS anon_1
 FROM (SELECT lane.run_at AS run_at
 FROM lane
-WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])) AS due;
+WHERE lane.type IN (__[POSTCOMPILE_sqla_jobs_types]) AND lane.queue IN (__[POSTCOMPILE_sqla_jobs_queues])) AS due;
 
 -- next due but those that are refused
 WITH RECURSIVE given AS MATERIALIZED
@@ -121,7 +121,7 @@ WHERE first_row.status = 'ready' AND first_row.queue = lane.queue AND first_row.
 FROM given)) ORDER BY first_row.run_at, first_row.id
  LIMIT 1 OFFSET ?) AS run_at
 FROM lane
-WHERE lane.type IN (__[POSTCOMPILE_types]) AND lane.queue IN (__[POSTCOMPILE_queues])) AS due;
+WHERE lane.type IN (__[POSTCOMPILE_sqla_jobs_types]) AND lane.queue IN (__[POSTCOMPILE_sqla_jobs_queues])) AS due;
 
 -- renew
 WITH given AS MATERIALIZED
@@ -243,11 +243,11 @@ FROM schedule
 WHERE schedule.retired_at IS NULL AND schedule.next_run_at > strftime('%Y-%m-%d %H:%M:%f000', 'now'))) - 2440587.5) * 86400.0, 3) - round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS wait) AS next LEFT OUTER JOIN schedule ON schedule.id IN (SELECT due.id
 FROM (SELECT schedule.id AS id
 FROM schedule
-WHERE schedule.retired_at IS NULL AND schedule.next_run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AND (schedule.job_type IN (__[POSTCOMPILE_types]) OR schedule.last_error IS NULL AND (schedule.declared_by IS NULL OR schedule.declared_by = ?) AND schedule.next_run_at <= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?))) ORDER BY schedule.next_run_at, schedule.id
+WHERE schedule.retired_at IS NULL AND schedule.next_run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AND (schedule.job_type IN (__[POSTCOMPILE_sqla_jobs_types]) OR schedule.last_error IS NULL AND (schedule.declared_by IS NULL OR schedule.declared_by = ?) AND schedule.next_run_at <= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?))) ORDER BY schedule.next_run_at, schedule.id
  LIMIT ? OFFSET ?) AS due UNION SELECT edited.id
 FROM (SELECT schedule.id AS id
 FROM schedule
-WHERE schedule.retired_at IS NULL AND (schedule.planned_cron IS NULL OR schedule.cron != schedule.planned_cron OR schedule.planned_timezone IS NULL OR schedule.timezone != schedule.planned_timezone OR schedule.planned_enabled IS NULL OR schedule.enabled != schedule.planned_enabled OR schedule.enabled = (schedule.next_run_at IS NULL)) AND (schedule.job_type IN (__[POSTCOMPILE_types]) OR schedule.last_error IS NULL AND (schedule.declared_by IS NULL OR schedule.declared_by = ?)) ORDER BY schedule.id
+WHERE schedule.retired_at IS NULL AND (schedule.planned_cron IS NULL OR schedule.cron != schedule.planned_cron OR schedule.planned_timezone IS NULL OR schedule.timezone != schedule.planned_timezone OR schedule.planned_enabled IS NULL OR schedule.enabled != schedule.planned_enabled OR schedule.enabled = (schedule.next_run_at IS NULL)) AND (schedule.job_type IN (__[POSTCOMPILE_sqla_jobs_types]) OR schedule.last_error IS NULL AND (schedule.declared_by IS NULL OR schedule.declared_by = ?)) ORDER BY schedule.id
  LIMIT ? OFFSET ?) AS edited UNION SELECT just_retired.id
 FROM (SELECT schedule.id AS id
 FROM schedule
