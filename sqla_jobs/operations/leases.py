@@ -254,4 +254,5 @@ def _lease(row: Row[Any]) -> Lease:
 
 def _listed(errors: Any) -> tuple[Any, ...]:
     """Give the row's errors; whatever else somebody wrote there is dropped at the next failure."""
-    return (*errors,) if isinstance(errors, list) else ()
+    kept: Any = errors
+    return tuple(kept) if isinstance(errors, list) else ()

@@ -58,7 +58,7 @@ sealed_jobs = Jobs(SealedJob)
 
 
 @jobs.handler
-def keep(value: Any) -> None: ...
+def keep(*, value: Any) -> None: ...
 
 
 @jobs.handler(queue="mail", max_attempts=3)
@@ -99,7 +99,7 @@ def test_rows_have_what_enqueue_gives_them(session: Session) -> None:
     enqueue_many(session, [send.job(number=2), send.job(3, urgent=True)])
     enqueue_many(session, [keep.job(value=None)])
 
-    rows = [row._asdict() for row in session.execute(select(*Job.__table__.c).order_by(Job.id))]
+    rows = [{**row} for row in session.execute(select(*Job.__table__.c).order_by(Job.id)).mappings()]
     times = [(row.pop("created_at"), row.pop("run_at")) for row in rows]
     changed = [{name for name in rows[0] if row[name] != rows[0][name]} for row in rows]
     assert changed == [set(), {"id", "payload"}, {"id", "payload"}, {"id", "payload", "type", "queue", "max_attempts"}]

@@ -43,4 +43,5 @@ def test_errors_of_any_shape_are_claimed(session: Session, errors: Any) -> None:
 
     (lease,) = take(session)
 
-    assert lease.errors == (tuple(errors) if isinstance(errors, list) else ())
+    kept: Any = errors
+    assert lease.errors == (tuple(kept) if isinstance(errors, list) else ())
