@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import Executable
 
@@ -160,6 +160,7 @@ class Refusals:
 def is_refusal(error: DBAPIError) -> bool:
     """Tell whether the database may have refused some row's change, and would take that of others."""
     orig = error.orig
-    if orig is None or error.connection_invalidated:
+    # Where there is no server to refuse anything, drivers say OperationalError or InterfaceError, most without a state.
+    if orig is None or error.connection_invalidated or isinstance(error, OperationalError | InterfaceError):
         return False
     return not (is_outage(orig) or is_missing_table(orig) or is_missing_column(orig))

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from sqla_jobs import enqueue_many
 from sqla_jobs.runtime import refusals
@@ -222,3 +223,28 @@ def test_claim_when_nothing_is_refused(pg_app: App) -> None:
 
     assert pg_app.statuses() == ["done"]
     assert (claims.answered > 0, looks.answered) == (True, 0)
+
+
+class Said(Exception):
+    """What a driver raises."""
+
+    def __init__(self, sqlstate: str | None = None) -> None:
+        super().__init__("…")
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ProgrammingError("UPDATE", {}, Said("P0001")), True),
+        (IntegrityError("UPDATE", {}, Said("23514")), True),
+        (IntegrityError("UPDATE", {}, Said()), True),  # SQLite
+        (OperationalError("UPDATE", {}, Said()), False),  # "connection refused"
+        (InterfaceError("UPDATE", {}, Said()), False),  # "connection is closed"
+        (OperationalError("UPDATE", {}, Said("57P01")), False),
+        (ProgrammingError("UPDATE", {}, Said("42P01")), False),
+    ],
+)
+def test_refusal_is_told_from_a_database_that_is_away(error: DBAPIError, expected: bool) -> None:
+    """While the database is away, no row is passed over, no completion fails, and no lease is given up."""
+    assert refusals.is_refusal(error) is expected
