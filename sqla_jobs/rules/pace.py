@@ -7,7 +7,7 @@ from datetime import timedelta
 SOON = 0.05
 """Seconds of work that a worker may hold beyond its free slots; more would be claimed and not started soon."""
 
-A_FEW = 100
+A_FEW = 200
 """Jobs that it may hold ahead for longer, so that claims stay large where a job takes a millisecond …"""
 
 SOON_ENOUGH = 0.25
