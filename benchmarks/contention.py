@@ -22,7 +22,7 @@ from benchmarks.measuring import Figure, rounds
 from benchmarks.observing import Observed, several
 from benchmarks.processes import programs
 
-JOBS: Final = 40_000
+JOBS: Final = 100_000
 
 COUNTS: Final = (1, 2, 4, 8)
 
