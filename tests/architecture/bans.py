@@ -262,6 +262,18 @@ BANS: Final = (
         ),
     ),
     Ban(
+        name="bare-parameter",
+        says="write schema.constructs.parameter(name): a bare one collides with a column of the app's of that name",
+        find=named(*(f"sqlalchemy.{place}bindparam" for place in ("", "sql.", "sql.expression."))),
+        not_in=("sqla_jobs/schema/constructs.py",),
+        catches=(
+            "from sqlalchemy import bindparam",
+            "import sqlalchemy as sa\nsa.bindparam('limit')",
+            "from sqlalchemy.sql import bindparam as parameter",
+        ),
+        lets_pass=("from sqlalchemy import BindParameter", "parameter('limit')"),
+    ),
+    Ban(
         name="front-door",
         says="import from the module that has it: the front door is of the highest rank",
         find=front_door,
