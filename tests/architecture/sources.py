@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,8 +39,12 @@ class Source:
 
 def sources(*folders: str) -> list[Source]:
     """Parse every module below *folders*, in the order of their paths."""
-    paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return [Source.of(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in paths]
+    return [_parsed(path) for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))]
+
+
+@cache
+def _parsed(path: Path) -> Source:
+    return Source.of(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
 
 
 def docstrings(tree: ast.AST) -> set[int]:
@@ -48,11 +53,16 @@ def docstrings(tree: ast.AST) -> set[int]:
     return {id(node.value) for node in statements if isinstance(node.value, ast.Constant)}
 
 
-def full_names(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+@cache
+def full_names(tree: ast.AST) -> tuple[tuple[ast.AST, str], ...]:
     """Give every name that was imported, where it is imported and where it is used, as `datetime.datetime.now`.
 
     Builtins come as `builtins.eval`. What an object's type gives it, as in `session.commit`, has no full name.
     """
+    return tuple(_full_names(tree))
+
+
+def _full_names(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     imported: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

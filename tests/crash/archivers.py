@@ -1,8 +1,7 @@
-"""The app whose archivers are killed, and the program that runs a worker of it.
+"""The app whose archivers are killed: the role `archive` of `tests.crash.program`.
 
-`python -c PROGRAM '{"url": …, "archives": true}'`. With `place` and `number` the process ends by SIGKILL once its
-archiver has been answered so many statements that have *place* in them. On PostgreSQL no statement may take longer than
-two seconds.
+With `place` and `number` the process ends by SIGKILL once its archiver has been answered so many statements that have
+*place* in them. On PostgreSQL no statement may take longer than two seconds.
 """
 
 from __future__ import annotations
@@ -20,16 +19,9 @@ from sqlalchemy.orm import DeclarativeBase, sessionmaker
 from sqla_jobs import ArchivedJobMixin, JobMixin, Jobs, Worker, current_job
 from sqla_jobs.rules.retention import Retention
 from tests.crash.app import SOON, build_app_engine, say
-from tests.crash.program import obey, tell_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-PROGRAM: Final = """
-import json, sys
-from tests.crash.archivers import main
-main(**json.loads(sys.argv[1]))
-"""
 
 DAY: Final = timedelta(days=1)
 
@@ -65,8 +57,6 @@ def build(url: str) -> Engine:
 
 def main(url: str, *, archives: bool, place: str | None = None, number: int = 1) -> None:
     """Run a worker until a signal."""
-    threading.Thread(target=obey, daemon=True).start()
-    tell_logs()
     if place is not None:
         event.listen(Engine, "after_cursor_execute", trap(place, number))
     retention = Retention(done=DAY, failed=DAY, dead=DAY) if archives else None

@@ -28,7 +28,8 @@ PATIENCE: Final = 60.0
 """Seconds until somebody who waits for the nursery fails."""
 
 IMPORTED: Final = (
-    *("tests.crash.app", "tests.crash.program", "sqlalchemy.ext.asyncio", "pydantic"),
+    *("tests.crash.app", "tests.crash.archivers", "tests.crash.program", "tests.crash.schedulers"),
+    *("sqlalchemy.ext.asyncio", "pydantic"),
     *("sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite.aiosqlite", "psycopg", "aiosqlite"),
 )
 
@@ -71,6 +72,10 @@ class Child:
         """Stop it by SIGSTOP, and come back when it stands still."""
         self._stands.clear()
         self.send_signal(signal.SIGSTOP)
+        self.wait_until_frozen()
+
+    def wait_until_frozen(self) -> None:
+        """Wait until it stands still, whoever stops it; it has not been stopped before."""
         assert self._stands.wait(PATIENCE), f"process {self.pid} does not stand still"
 
 

@@ -105,7 +105,14 @@ class Process:
             self._process.freeze()
             return
         self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        self.wait_until_frozen()
+
+    def wait_until_frozen(self) -> None:
+        """Wait until it stands still, for the first time, be it by its own doing."""
+        if isinstance(self._process, Child):
+            self._process.wait_until_frozen()
+        else:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def kill(self) -> None:
         """End it by SIGKILL, wherever it is."""

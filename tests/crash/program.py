@@ -1,6 +1,7 @@
 """A process of the app that `tests.crash.app` is: `python -m tests.crash.program '{"role": "work", "url": …}'`.
 
-Roles: `work` runs a worker; `fork` uses the engine and then forks four of them; `scribble` writes to another table.
+Roles: `work` runs a worker; `fork` uses the engine and then forks four of them; `scribble` writes to another table;
+`schedule` and `archive` run a worker of the apps in `schedulers` and `archivers`.
 It ends when its stdin does, so that it never outlives its test. A byte on stdin opens the gate of held handlers.
 """
 
@@ -36,6 +37,7 @@ def main() -> None:
         shift_clock(seconds)
     threading.Thread(target=obey, daemon=True).start()
     roles: dict[str, Callable[..., None]] = {"work": work, "fork": fork, "scribble": scribble}
+    roles |= {"schedule": schedule, "archive": archive}
     roles[options.pop("role", "work")](**options)
 
 
@@ -119,6 +121,22 @@ def scribble(url: str, *, rows: int, engine: dict[str, Any] | None = None) -> No
         if number == 0:
             say("scribbling")
     say("scribbled")
+
+
+def schedule(**options: Any) -> None:
+    """Run a worker with a schedule until a signal."""
+    from tests.crash import schedulers
+
+    tell_logs()
+    schedulers.main(**options)
+
+
+def archive(**options: Any) -> None:
+    """Run a worker with an archive until a signal."""
+    from tests.crash import archivers
+
+    tell_logs()
+    archivers.main(**options)
 
 
 class Teller(logging.Handler):

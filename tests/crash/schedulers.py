@@ -1,9 +1,8 @@
-"""The app whose schedulers are killed, frozen and restarted, and the program that runs a worker of it.
+"""The app whose schedulers are killed, frozen and restarted: the role `schedule` of `tests.crash.program`.
 
-`python -c PROGRAM '{"url": …, "cron": …}'`; with `"clock": 3600` its own wall clock is an hour fast. Options `place`,
-`when` and `act` make a trap: once a byte on stdin has set it, the scheduler springs it at its next statement with
-*place* in it, `before` or `after` that is sent. Then the process `freezes` or `ends`, or its scheduler `stalls` until
-the next byte. Schedulers look ten times a second here, so that they meet more often.
+Options `place`, `when` and `act` make a trap: once a byte on stdin has set it, the scheduler springs it at its next
+statement with *place* in it, `before` or `after` that is sent. Then the process `freezes` or `ends`, or its scheduler
+`stalls` until the next byte. Schedulers look ten times a second here, so that they meet more often.
 """
 
 from __future__ import annotations
@@ -21,20 +20,9 @@ from sqla_jobs import ArchivedJobMixin, JobMixin, Jobs, ScheduleMixin, Worker, c
 from sqla_jobs.runtime import scheduler
 from sqla_jobs.testing import Clock
 from tests.crash.app import GATE, SOON, build_app_engine, say
-from tests.crash.program import obey, tell_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-PROGRAM: Final = """
-import json, sys
-from tests.crash.skew import shift_clock
-options = json.loads(sys.argv[1])
-if seconds := options.pop("clock", None):
-    shift_clock(seconds)
-from tests.crash.schedulers import main
-main(**options)
-"""
 
 LOOK: Final = "AS is_retired"
 """What only a scheduler's look says."""
@@ -116,8 +104,6 @@ def main(
     url: str, *, cron: str, place: str | None = None, when: str = "before", act: str = "freezes", **settings: Any
 ) -> None:
     """Run a worker until a signal, with one schedule in its code."""
-    threading.Thread(target=obey, daemon=True).start()
-    tell_logs()
     jobs.schedule("report", report, cron=cron, offset=timedelta(0), catch_up="all")
     scheduler.LOOK_SECONDS = 0.1
     tell_ticks()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-LEASE = 1.0
+LEASE = 2.0
 
 HOUR = 3600
 

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from tests.crash.app import speak, write, write_async
-from tests.runtime.app import App, MakeEngine, Note
+from tests.runtime.app import App, Job, MakeEngine, Note, have_tick, wait_for
 
 if TYPE_CHECKING:
     from tests.crash.scene import Scene
@@ -37,27 +37,36 @@ def test_f13_workers_above_read_committed_do_every_job_once(scene: Scene, level:
 
 
 @LEVELS
-def test_f13_handler_of_three_leases_runs_once_above_read_committed(
+def test_f13_handler_of_several_beats_runs_once_above_read_committed(
     postgresql_url: str, level: str, make_engine: MakeEngine
 ) -> None:
     """No heartbeat comes after its snapshot, which holds the only connection of the pool: its settle goes through."""
     engine = make_engine(postgresql_url, isolation_level=level, pool_size=1, max_overflow=0)
-    app, reaping = App(engine).create(), App(make_engine(postgresql_url))
-    lease, three_leases = timedelta(seconds=1), 3.4
+    app, started, is_over = App(engine).create(), threading.Event(), threading.Event()
     runs: list[str] = []
 
     @app.jobs.handler(timeout=timedelta(minutes=1))
     def slow(session: Session) -> None:
         runs.append(session.connection().get_isolation_level())
         session.add(Note(text=f"run {len(runs)}"))
-        session.execute(select(func.pg_sleep(three_leases)))
+        session.flush()
+        started.set()
+        wait_for(is_over)
 
     job = app.add(slow)
 
-    with reaping.worker(app.registry(), queues=["none"], lease=lease):
-        app.run(concurrency=2, lease=lease)
+    with app.worker(concurrency=2, lease=timedelta(seconds=10)) as worker:
+        wait_for(started)
+        for _ in range(3):
+            have_tick(worker, "heartbeat")
+        with App(make_engine(postgresql_url)).sessions() as session:
+            leased_until = session.get_one(Job, job).locked_until
+        is_over.set()
+        assert app.hear("done").job_id == job
 
     row = app.row(job)
+    assert leased_until is not None
+    assert leased_until - row.run_at > timedelta(minutes=1)  # its timeout, and a lease: nobody reaps it before
     assert runs == [level]
     assert app.notes() == ["run 1"]
     assert (row.status, row.attempts, row.refunds, row.claims, row.lease_expirations) == ("done", 1, 0, 1, 0)

@@ -6,16 +6,14 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from sqlalchemy import event
 from sqlalchemy.orm import DeclarativeBase, sessionmaker
 
 from sqla_jobs import JobEvent, JobMixin, Jobs, Worker, enqueue
 from sqla_jobs.testing import Clock
-from tests.runtime.app import PATIENCE, MakeEngine, wait_for
-from tests.runtime.statements import HEARTBEAT
+from tests.runtime.app import PATIENCE, have_tick, wait_for
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from tests.runtime.app import MakeEngine
 
 
 class Base(DeclarativeBase):
@@ -29,23 +27,6 @@ class Job(JobMixin, Base):
 clock = Clock(Base.metadata)
 
 
-def reaper_looks_first(engine: Engine, leapt: threading.Event) -> threading.Event:
-    """Hold up heartbeats after the leap until the reaper has had an answer."""
-    looked = threading.Event()
-
-    @event.listens_for(engine, "before_cursor_execute")
-    def hold(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if HEARTBEAT in statement and leapt.is_set():
-            wait_for(looked)
-
-    @event.listens_for(engine, "after_cursor_execute")
-    def look(*_: object) -> None:
-        if threading.current_thread().name == "sqla_jobs reaper" and leapt.is_set():
-            looked.set()
-
-    return looked
-
-
 def test_f16_leap_of_the_database_s_clock_takes_no_lease_from_a_live_worker(
     postgresql_url: str, make_engine: MakeEngine
 ) -> None:
@@ -53,7 +34,7 @@ def test_f16_leap_of_the_database_s_clock_takes_no_lease_from_a_live_worker(
     engine = make_engine(postgresql_url)
     Base.metadata.create_all(engine)
     jobs, sessions = Jobs(Job, now=clock.now), sessionmaker(engine)
-    started, is_over, has_ended, leapt = (threading.Event() for _ in range(4))
+    started, is_over, has_ended = (threading.Event() for _ in range(3))
     told: list[str] = []
 
     @jobs.handler
@@ -68,13 +49,13 @@ def test_f16_leap_of_the_database_s_clock_takes_no_lease_from_a_live_worker(
 
     with sessions.begin() as session:
         job_id = enqueue(session, slow).id
-    looked = reaper_looks_first(engine, leapt)
-    with Worker(jobs, sessions, lease=timedelta(seconds=1), listen=False):
+    with Worker(jobs, sessions, listen=False) as worker:
         wait_for(started)
+        have_tick(worker, "reaper")
         with sessions.begin() as session:
             clock.advance(session, timedelta(hours=1))
-        leapt.set()
-        wait_for(looked)
+        for part in ("reaper", "heartbeat", "reaper"):
+            have_tick(worker, part)
         is_over.set()
         assert has_ended.wait(PATIENCE)
 

@@ -16,16 +16,19 @@ pytestmark = pytest.mark.slow
 
 LEASE = 1.0
 
+LONGER = 3.0
+"""So that a busy machine lets none run out where none is to."""
+
 Held: TypeAlias = "Handler[Any, ..., [], Any]"
 
 STOPPING = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 
 
-def start_beside_idle(scene: Scene, job_id: int, *, grace: float) -> tuple[Process, Process]:
+def start_beside_idle(scene: Scene, job_id: int, *, grace: float, lease: float = LONGER) -> tuple[Process, Process]:
     """Start the worker that runs the job, and then one beside it that finds nothing to do."""
-    runs = scene.start(lease=LEASE, grace=grace)
+    runs = scene.start(lease=lease, grace=grace)
     runs.expect("started", job=job_id, attempt=1)
-    idle = scene.start(lease=LEASE)
+    idle = scene.start(lease=lease)
     idle.expect_log("serves")
     return runs, idle
 
@@ -38,7 +41,7 @@ def start_beside_idle(scene: Scene, job_id: int, *, grace: float) -> tuple[Proce
 def test_f11_job_that_ends_within_the_grace_is_done_and_the_worker_exits_with_zero(
     scene: Scene, kind: Held, number: signal.Signals
 ) -> None:
-    """While it drains, a worker claims no more and its heartbeats go on, over more than three leases."""
+    """While it drains, a worker claims no more and its heartbeats go on, over more than a lease."""
     (job_id,) = scene.enqueue([kind.job()])
     runs, idle = start_beside_idle(scene, job_id, grace=60)
 
@@ -46,7 +49,7 @@ def test_f11_job_that_ends_within_the_grace_is_done_and_the_worker_exits_with_ze
     runs.expect_log("claims no more")
     (next_id,) = scene.enqueue([speak.job()])
     idle.expect("started", job=next_id)
-    scene.until(lambda change: change.id == job_id and change.renewed, times=10)
+    scene.until(lambda change: change.id == job_id and change.renewed, times=4)
     runs.open_gate()
 
     assert runs.ended() == 0
@@ -86,7 +89,7 @@ def test_f11_job_that_outlasts_the_grace_is_given_back_without_an_attempt_used(
 def test_f11_async_job_that_outlasts_the_grace_is_cancelled_and_given_back(scene: Scene, kind: Held) -> None:
     """An async handler is cancelled at the end of the grace, uses no attempt, and leaves no write."""
     (job_id,) = scene.enqueue([kind.job()])
-    runs = scene.start(lease=LEASE, grace=0.2)
+    runs = scene.start(lease=LONGER, grace=0.2)
     runs.expect("started", job=job_id)
 
     assert runs.stopped() == 0
@@ -101,7 +104,7 @@ def test_f11_async_job_that_outlasts_the_grace_is_cancelled_and_given_back(scene
 def test_f11_second_signal_ends_the_worker_at_once(scene: Scene, number: signal.Signals) -> None:
     """It exits non-zero whatever runs, and the reaper gives the job back."""
     (job_id,) = scene.enqueue([hold.job()])
-    runs, idle = start_beside_idle(scene, job_id, grace=60)
+    runs, idle = start_beside_idle(scene, job_id, grace=60, lease=LEASE)
 
     runs.signal(number)
     runs.expect_log("claims no more")
@@ -119,9 +122,9 @@ def test_f11_second_signal_ends_the_worker_at_once(scene: Scene, number: signal.
 @STOPPING
 def test_f11_idle_worker_ends_at_once(any_scene: Scene, number: signal.Signals) -> None:
     """A worker that waits for work needs none of its grace, and nothing of its poll interval."""
-    idle = any_scene.start(grace=60, poll_interval=60)
+    idle = any_scene.start(grace=3600, poll_interval=3600)
     idle.expect_log("serves")
 
     idle.signal(number)
 
-    assert idle.ended(within=5) == 0
+    assert idle.ended() == 0

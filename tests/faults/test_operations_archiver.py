@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
-import threading
 from collections import Counter
 from typing import Any, Final
 
@@ -16,8 +12,9 @@ from sqlalchemy.orm import Session
 
 from sqla_jobs import enqueue_many, stats
 from sqla_jobs.schema.statements import current_time
-from tests.crash.archivers import DAY, PROGRAM, ArchivedJob, Base, Job, build, jobs, speak
-from tests.crash.processes import ROOT, Crew, Process, Said
+from tests.crash.app import build_app_engine
+from tests.crash.archivers import DAY, ArchivedJob, Base, Job, jobs, speak
+from tests.crash.processes import Crew, Said
 
 DONE: Final = 20_000
 
@@ -29,32 +26,6 @@ SELECT type, status, run_at, created_at, finished_at, locked_by, locked_until, c
 
 PLACES: Final = [("SELECT job.id", 7), ("INSERT INTO archived_job", 3), ("DELETE FROM job", 5)]
 """Where archivers are killed: with rows locked, with a copy made, with the row deleted and nothing committed."""
-
-
-class ArchivingProcess(Process):
-    """A worker of the app in `archivers`."""
-
-    def __init__(self, crew: Crew, options: dict[str, Any]) -> None:
-        self._crew = crew
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, json.dumps(options)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-
-class ArchivingCrew(Crew):
-    """Starts workers of the app in `archivers`."""
-
-    def start(self, url: str, **options: Any) -> ArchivingProcess:
-        process = ArchivingProcess(self, {"url": url, **options})
-        self._processes.append(process)
-        return process
 
 
 def fill(session: Session, count: int, status: str, **columns: Any) -> None:
@@ -89,23 +60,23 @@ def counted(session: Session, model: type[Job | ArchivedJob]) -> Counter[tuple[s
 @pytest.mark.slow
 def test_f63_archiving_a_big_table_with_kills_in_between(database_url: str) -> None:
     """What ended long ago is in the archive exactly once, all else is where it was, and claims go on meanwhile."""
-    engine = build(database_url)
+    engine = build_app_engine(database_url)  # without the statement timeout of the processes
     Base.metadata.create_all(engine)
     with Session(engine) as session, session.begin():
         fill_all(session)
         before = set(session.scalars(select(Job.id)))
 
-    with ArchivingCrew() as crew:
-        steady = crew.start(database_url, archives=False)
+    with Crew() as crew:
+        steady = crew.start(database_url, role="archive", archives=False)
         live: set[int] = set()
         for place, number in PLACES:
-            killed = crew.start(database_url, archives=True, place=place, number=number)
+            killed = crew.start(database_url, role="archive", archives=True, place=place, number=number)
             with Session(engine) as session, session.begin():
                 live |= {each.id for each in enqueue_many(session, [speak.job() for _ in range(50)])}
                 figures = stats(session, jobs)
             assert (figures.unknown, figures.later, figures.running >= 10) == (500, 500, True)
             assert killed.ended() == -signal.SIGKILL
-        last = crew.start(database_url, archives=True)
+        last = crew.start(database_url, role="archive", archives=True)
         last.expect_log("done jobs are archived")
         waiting = set(live)
         crew.wait(lambda said: strike(waiting, said))

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
-import threading
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -19,13 +14,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from tests.crash.app import build_app_engine
-from tests.crash.processes import ROOT, Crew, Process
+from tests.crash.processes import Crew, Process
 from tests.crash.schedulers import (
     BEGIN,
     ENDED,
     INSERT,
     MOVE,
-    PROGRAM,
     ArchivedJob,
     Job,
     Made,
@@ -47,19 +41,6 @@ MINUTE: Final = timedelta(minutes=1)
 class SchedulingProcess(Process):
     """A worker of the app in `schedulers`."""
 
-    def __init__(self, crew: Crew, options: dict[str, Any]) -> None:
-        self._crew = crew
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, json.dumps(options)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
     def ticked(self) -> None:
         """Wait until its first tick is over: it has planned, and fired what was due before it started."""
         self._crew.wait(lambda said: said.process is self and said.event == "looked", times=2)
@@ -79,14 +60,14 @@ class SchedulingProcess(Process):
     def stands_still(self) -> None:
         """Wait until its trap has frozen it."""
         self.expect("sprung")
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        self.wait_until_frozen()
 
 
 class SchedulingCrew(Crew):
     """Starts workers of the app in `schedulers`."""
 
     def start(self, url: str, **options: Any) -> SchedulingProcess:
-        process = SchedulingProcess(self, {"url": url, **options})
+        process = SchedulingProcess(self, {"url": url, "role": "schedule", **options})
         self._processes.append(process)
         return process
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -12,10 +13,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-PATIENCE: Final = 20
+PATIENCE: Final = 60
 """Seconds until a test that waits for another thread fails."""
-
-_LOOKS: Final = 10_000
 
 _BLOCKED = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
 
@@ -23,10 +22,11 @@ _BLOCKED = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = '
 def until_blocked(engine: Engine, answer: Future[Any]) -> None:
     """Return once a session of the database waits for a lock: PostgreSQL tells it to who asks, and to nobody else.
 
-    Fails if *answer* comes without a wait, or if there is none after thousands of looks.
+    Fails if *answer* comes without a wait, or if there is none for `PATIENCE`.
     """
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for _ in range(_LOOKS):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
             if connection.execute(_BLOCKED).scalar_one():
                 return
             assert not answer.done(), "it did not wait for the other transaction"

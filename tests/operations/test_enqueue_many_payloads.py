@@ -149,7 +149,7 @@ def test_large_payloads_are_stored_in_several_statements(session: Session) -> No
     """One statement never carries many times the largest payload: a driver, or the server, would refuse it."""
     said: list[int] = []
     event.listen(session.connection(), "before_cursor_execute", lambda *args: said.append(len(str(args[3]))))
-    given = [keep.job(value=f"{n}:" + "x" * 900_000) for n in range(40)]
+    given = [keep.job(value=f"{n}:" + "x" * 900_000) for n in range(25)]
 
     results = enqueue_many(session, given)
 
@@ -159,4 +159,4 @@ def test_large_payloads_are_stored_in_several_statements(session: Session) -> No
         row.id: row.value[:3]
         for row in session.execute(select(Job.id, Job.payload["value"].as_string().label("value")))
     }
-    assert [starts[result.id].partition(":")[0] for result in results] == [str(n) for n in range(40)]
+    assert [starts[result.id].partition(":")[0] for result in results] == [str(n) for n in range(25)]

@@ -57,6 +57,7 @@ class Gate:
 
     def __init__(self, engine: Engine) -> None:
         self._is_open = threading.Event()
+        self._more = threading.Condition()
         self._threads: set[threading.Thread] = set()
         event.listen(engine, "checkout", self._look)
         self.open()
@@ -72,6 +73,11 @@ class Gate:
             if thread.name == LOOK:
                 thread.join(PATIENCE)
 
+    def wait_for_looks(self, number: int) -> None:
+        """Wait until there were so many: a busy machine may not have come to them within `HARDLY`."""
+        with self._more:
+            assert self._more.wait_for(lambda: self.looks >= number, PATIENCE)
+
     @property
     def looks(self) -> int:
         """How many there were so far: each has a thread."""
@@ -79,7 +85,9 @@ class Gate:
 
     def _look(self, *_: object) -> None:
         if threading.current_thread().name == LOOK:
-            self._threads.add(threading.current_thread())
+            with self._more:
+                self._threads.add(threading.current_thread())
+                self._more.notify_all()
             wait_for(self._is_open)
 
 

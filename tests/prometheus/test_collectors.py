@@ -106,6 +106,7 @@ def test_scrape_while_the_database_hangs(shop: Shop) -> None:
     gate.shut()
 
     hanging = [scrape(collector) for _ in range(3)]
+    gate.wait_for_looks(1)
     looks_meanwhile = gate.looks
     gate.open()
     answered = scrape(collector)
@@ -143,11 +144,12 @@ def test_look_that_hangs_for_long_is_left_behind(sqlite_shop: Shop, monkeypatch:
     monkeypatch.setattr(looks, "GIVEN_UP", 0.0)
     for _ in range(3):
         scrape(collector)
-    looks_meanwhile, open_meanwhile = gate.looks, len(connections.open)
+    gate.wait_for_looks(1 + 2)
+    open_meanwhile = len(connections.open)
     collector.close()
     gate.open()
 
-    assert (looks_meanwhile, open_meanwhile, len(connections.open)) == (1 + 2, 2, 0)
+    assert (gate.looks, open_meanwhile, len(connections.open)) == (1 + 2, 2, 0)
 
 
 def test_collector_of_an_app_with_async_sessions_only(async_url: str) -> None:

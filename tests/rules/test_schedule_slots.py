@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sqla_jobs.errors import LONGEST_DELAY, InvalidOption, InvalidSchedule
@@ -230,6 +230,7 @@ def test_every_slot_is_decided_once(
     assert table.overlaps == 0 or parts["overlap"] == "skip"
 
 
+@settings(max_examples=50)  # the same history without failing writes has twice as many, above
 @given(history=HISTORIES, parts=ROWS, start=STARTS, draws=st.randoms(use_true_random=False))
 def test_every_slot_is_decided_once_though_writes_fail(
     history: tuple[str, list[timedelta]], parts: dict[str, Any], start: datetime, draws: Any
@@ -248,6 +249,7 @@ def test_every_slot_is_decided_once_though_writes_fail(
     assert table.fired == sorted(set(table.fired))
 
 
+@settings(max_examples=50)
 @given(history=HISTORIES, parts=ROWS, start=STARTS, draws=st.randoms(use_true_random=False))
 def test_last_slot_never_moves_back_whatever_next_run_is(
     history: tuple[str, list[timedelta]], parts: dict[str, Any], start: datetime, draws: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -21,12 +22,14 @@ from sqla_jobs.rules.events import EventName
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from sqla_jobs.runtime.machinery import Machinery
+
 P = ParamSpec("P")
 
 MakeEngine = Callable[..., Engine]
 
-PATIENCE = 30.0
-"""Seconds after which a test that waits has failed."""
+PATIENCE = 60.0
+"""Seconds after which a test that waits has failed: long, since a busy machine, or its disk, is no fault."""
 
 LONG = timedelta(days=1)
 """A poll interval that no test lives to see: what runs, runs because somebody woke the worker."""
@@ -195,6 +198,25 @@ class Connections:
 def wait_for(happened: threading.Event) -> None:
     """Wait, and fail loudly when nothing happens."""
     assert happened.wait(PATIENCE), f"nothing happened for {PATIENCE} seconds"
+
+
+def have_tick(worker: Worker, part: str) -> None:
+    """Have a part of a running worker tick now, such as its "heartbeat", and come back when it has."""
+    service = _machinery_of(worker)._services[part]  # pyright: ignore[reportPrivateUsage]  # its time is no test's
+    assert service.tick_now(PATIENCE), f"the {part} does not tick"
+
+
+def end_time(worker: Worker) -> None:
+    """Let the time of all handlers that run be up now, and come back when the worker has seen it."""
+    for holding in _machinery_of(worker).holdings.running():
+        holding.overdue_at = time.monotonic()
+    have_tick(worker, "warden")
+
+
+def _machinery_of(worker: Worker) -> Machinery:
+    machinery = worker._machinery  # pyright: ignore[reportPrivateUsage]
+    assert machinery is not None
+    return machinery
 
 
 @contextmanager

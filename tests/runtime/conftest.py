@@ -13,17 +13,26 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sqla_jobs.runtime import warden
 from tests.engines import build_async_engine, build_engine
-from tests.runtime.app import App, Ear, sync_url_of
+from tests.runtime.app import LONG, App, Ear, sync_url_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sqlalchemy import Engine
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let claimed jobs wait for their slot: a busy machine takes seconds, and no test here is about giving back."""
+    assert timedelta(seconds=1) == warden.LONGEST_LOCAL_WAIT
+    monkeypatch.setattr(warden, "LONGEST_LOCAL_WAIT", LONG)
 
 
 @pytest.fixture

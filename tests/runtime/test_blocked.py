@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sqla_jobs import Retry, current_job
 from sqla_jobs.schema.constructs import db_now, later
 from sqla_jobs.schema.dialects import stored_json
-from tests.runtime.app import App, Job, Note, wait_for
+from tests.runtime.app import App, Job, Note, end_time, wait_for
 
 
 class Awkward(Exception):
@@ -81,26 +81,30 @@ def test_completions_when_one_row_is_locked(pg_app: App) -> None:
 
 def test_completions_when_a_handler_past_its_time_has_its_own_row_locked(pg_app: App) -> None:
     """A handler that has changed its own row and runs on past its timeout holds up no other job's end."""
-    touched, is_over = threading.Event(), threading.Event()
+    touched, is_waiting, is_over = (threading.Event() for _ in range(3))
 
-    @pg_app.jobs.handler(timeout=timedelta(seconds=0.2), max_attempts=1)
+    @pg_app.jobs.handler(timeout=timedelta(hours=1), max_attempts=1)
     def touch(session: Session) -> None:
         current_job().load(session).trace = {"touched": True}
         session.flush()
         touched.set()
         wait_for(is_over)
 
-    @pg_app.jobs.handler(timeout=timedelta(seconds=0.2), max_attempts=1)
+    @pg_app.jobs.handler(timeout=timedelta(hours=1), max_attempts=1)
     def later() -> None:
+        is_waiting.set()
         wait_for(is_over)
 
     @pg_app.jobs.handler
     def other() -> None: ...
 
     first = pg_app.add(touch)
-    with pg_app.worker():
+    with pg_app.worker() as worker:
         wait_for(touched)
+        end_time(worker)
         second = pg_app.add(later)
+        wait_for(is_waiting)
+        end_time(worker)
         assert pg_app.hear("dead").job_id == second
         third = pg_app.add(other)
         assert pg_app.hear("done").job_id == third

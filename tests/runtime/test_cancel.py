@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,16 +10,13 @@ from sqlalchemy.orm import Session
 
 from sqla_jobs import cancel_jobs, current_job, requeue_batch, requeue_jobs
 from sqla_jobs.operations.listing import JobFilter
-from tests.runtime.app import LONG, App, Job, Note, wait_for
+from tests.runtime.app import LONG, App, Job, Note, have_tick, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqla_jobs import Jobs
     from tests.runtime.app import Ear
-
-LEASE = timedelta(seconds=2)
-"""Beats come three times as often, and tell a handler that its job was cancelled; a busy machine lets none run out."""
 
 
 class Stage:
@@ -94,9 +90,10 @@ def test_running_job_that_is_ended_by_somebody(app: App, ear: Ear, fate: str, ki
 
     job = app.add(stage.handler)
 
-    with app.worker(lease=LEASE, concurrency=1):
+    with app.worker(concurrency=1) as worker:
         wait_for(stage.started)
         end(app, job)
+        have_tick(worker, "heartbeat")
         event = app.hear("lease_lost")
         before = None if status is None else columns(app, job)
         stage.is_over.set()
@@ -126,9 +123,10 @@ def test_running_job_of_an_async_session_when_it_is_cancelled(async_app: App) ->
     stage = Stage(async_app.jobs, "async")
     job = async_app.add(stage.handler)
 
-    with async_app.worker(lease=LEASE):
+    with async_app.worker() as worker:
         wait_for(stage.started)
         cancel(async_app, job)
+        have_tick(worker, "heartbeat")
         async_app.hear("lease_lost")
         stage.is_over.set()
 

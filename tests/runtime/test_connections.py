@@ -62,6 +62,7 @@ def test_connect_args_and_events_when_the_engine_has_them(postgresql_url: str, m
     """Connect arguments and `do_connect` and `connect` events hold for the worker's own connections, too."""
     engine = make_engine(postgresql_url, connect_args={"application_name": "argued"})
     app, seen, tokens, connected = App(engine), list[str](), list[str](), list[object]()
+    enough = threading.Event()  # for the app's own two, and those that each part makes as its thread comes to it
 
     @event.listens_for(engine, "do_connect")
     def log_in(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
@@ -71,9 +72,12 @@ def test_connect_args_and_events_when_the_engine_has_them(postgresql_url: str, m
     @event.listens_for(engine, "connect")
     def settings(connection: Any, _record: object) -> None:
         connected.append(connection)
+        if len(connected) > 5:
+            enough.set()
 
     def look() -> None:
         with engine.connect() as connection:
+            wait_for(enough)
             seen.extend(connection.scalars(NAMES))
 
     app.create()

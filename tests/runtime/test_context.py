@@ -11,9 +11,7 @@ from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
 from sqla_jobs import WorkerError, current_job
-from tests.runtime.app import AT_ONCE, App, Job, wait_for
-
-SECOND = timedelta(seconds=1)
+from tests.runtime.app import AT_ONCE, App, Job, have_tick, wait_for
 
 
 def test_current_job_when_no_job_runs() -> None:
@@ -144,11 +142,12 @@ def test_cancelled_when_somebody_else_has_the_job(app: App) -> None:
 
     job = app.add(ask)
 
-    with app.worker(lease=SECOND):
+    with app.worker() as worker:
         wait_for(started)
         with app.sessions.begin() as session:
             leased = {"locked_by": "another", "locked_until": app.row(job).run_at + timedelta(days=1)}
             session.execute(update(Job).values(claims=Job.claims + 1, **leased))
+        have_tick(worker, "heartbeat")
         event = app.hear("lease_lost")
         is_over.set()
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, select
+from sqlalchemy import Connection, event, select, update
 from sqlalchemy.orm import Session
 
 from sqla_jobs.rules.lease import Lease
@@ -14,20 +14,8 @@ from sqla_jobs.runtime.counters import Tally
 from sqla_jobs.runtime.heartbeat import RETRIES, Heartbeat
 from sqla_jobs.runtime.holdings import Holding, Holdings
 from sqla_jobs.runtime.reporting import Reporter
-from tests.engines import build_engine
-from tests.runtime.app import PATIENCE, App, Ear, Job, MakeEngine, Note, wait_for
-from tests.runtime.statements import HEARTBEAT, Statements
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-LEASE = timedelta(seconds=1)
-LONGER = 3 * LEASE
-"""So that a busy machine doesn't let it run out in a test that is about something else."""
-
-THREE_LEASES = 3.4
-"""Seconds. The handlers of these tests do take that long: a lease is a second at least."""
+from tests.runtime.app import PATIENCE, App, Ear, Job, MakeEngine, Note, have_tick, wait_for
+from tests.runtime.statements import HEARTBEAT
 
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -38,53 +26,42 @@ EXECUTE FUNCTION refuse()
 """
 
 
-@pytest.fixture
-def witness(database_url: str) -> Iterator[Engine]:
-    """Give an engine for another worker, which takes no jobs, and reaps those whose lease is over."""
-    engine = build_engine(database_url)
-    yield engine
-    engine.dispose()
-
-
-def reaping(app: App, witness: Engine) -> Any:
-    """Give a worker that serves a queue without jobs, with connections of its own."""
-    return App(witness).worker(app.registry(), queues=["none"], lease=LEASE)
-
-
-def take(seconds: float) -> None:
-    """Be busy for so long."""
-    threading.Event().wait(seconds)
-
-
-@pytest.mark.slow
-def test_lease_when_handlers_take_every_connection(database_url: str, witness: Engine, make_engine: MakeEngine) -> None:
-    """Handlers that hold the app's whole pool for three leases stop no heartbeat: each job runs once."""
-    engine = make_engine(database_url, pool_size=1, max_overflow=0)
-    app = App(engine).create()
+def test_heartbeat_when_handlers_take_every_connection(database_url: str, make_engine: MakeEngine) -> None:
+    """Handlers that hold the app's whole pool stop no heartbeat: nobody reaps their jobs, and each runs once."""
+    app = App(make_engine(database_url, pool_size=1, max_overflow=0)).create()
+    seen = App(make_engine(database_url))
+    started, is_over = threading.Event(), threading.Event()
     runs: list[int] = []
 
     @app.jobs.handler
     def hold(session: Session, number: int) -> None:
-        session.execute(select(Note.id))
-        runs.append(number)
-        if len(runs) == 1:
-            take(THREE_LEASES)
+        with app.engine.connect():
+            runs.append(number)
+            started.set()
+            wait_for(is_over)
         session.add(Note(text=f"{number}"))
 
     jobs = [app.add(hold, number) for number in range(3)]
 
-    with reaping(app, witness):
-        app.run(concurrency=3, lease=LEASE)
+    with app.worker(concurrency=3) as worker:
+        wait_for(started)
+        with seen.sessions.begin() as session:
+            session.execute(update(Job).values(locked_until=PAST))
+        have_tick(worker, "heartbeat")
+        reaped = worker.reap()
+        is_over.set()
+        for _ in jobs:
+            app.hear("done")
 
     rows = [app.row(job) for job in jobs]
+    assert reaped == 0
     assert sorted(runs) == [0, 1, 2]
     assert [(row.status, row.claims, row.lease_expirations) for row in rows] == [("done", 1, 0)] * 3
 
 
 def test_heartbeat_when_its_row_is_locked(pg_app: App) -> None:
     """A row that somebody has locked is passed over and still held; the others' leases are renewed meanwhile."""
-    beats, is_over = Statements(pg_app.engine, HEARTBEAT), threading.Event()
-    running = threading.Barrier(3)
+    is_over, running = threading.Event(), threading.Barrier(3)
 
     @pg_app.jobs.handler
     def slow() -> None:
@@ -93,21 +70,18 @@ def test_heartbeat_when_its_row_is_locked(pg_app: App) -> None:
 
     locked, free = pg_app.add(slow), pg_app.add(slow)
 
-    with pg_app.worker(lease=LONGER):
+    with pg_app.worker() as worker:
         running.wait(PATIENCE)
         with pg_app.sessions.begin() as session:
-            # The lock; and a lease that no reaper finds expired when it ends.
-            session.get_one(Job, locked).locked_until = pg_app.row(locked).run_at + timedelta(days=1)
-            session.flush()
-            before = pg_app.row(free).locked_until
-            beats.wait_for(beats.answered + 2)
-            after = pg_app.row(free).locked_until
+            session.get_one(Job, locked, with_for_update=True)
+            before = [pg_app.row(job).locked_until for job in (locked, free)]
+            have_tick(worker, "heartbeat")
+            after = [pg_app.row(job).locked_until for job in (locked, free)]
         is_over.set()
         ends = [pg_app.hear("done").job_id for _ in range(2)]
 
-    assert before is not None
-    assert after is not None
-    assert before < after
+    assert None not in before + after
+    assert [then == now for then, now in zip(before, after, strict=True)] == [True, False]
     assert sorted(ends) == [locked, free]
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from sqla_jobs import enqueue_many
@@ -13,7 +14,7 @@ from sqla_jobs.runtime.connections import Connector, Opening
 from sqla_jobs.runtime.counters import Tally
 from sqla_jobs.runtime.reporting import Reporter
 from sqla_jobs.runtime.services import Reaper
-from tests.runtime.app import PATIENCE, App, Ear, Job, MakeEngine, wait_for
+from tests.runtime.app import PATIENCE, App, Ear, Job, MakeEngine, have_tick, wait_for
 from tests.runtime.statements import Statements
 
 RAISES = """
@@ -124,14 +125,20 @@ def test_heartbeat_when_a_running_row_refuses_to_be_changed(refusing: Refusing, 
         wait_for(is_over)
 
     bad, good = app.add(hold.using(key="bad")), app.add(hold)
-    with app.worker(lease=timedelta(seconds=1.5)):
+    with app.worker() as worker:
         running.wait(PATIENCE)
+        with app.sessions.begin() as session:  # the leases of both are over
+            session.execute(update(Job).values(locked_until=datetime(2026, 1, 1, tzinfo=UTC)))
         refusing.begin()
-        ear.wait_for(f"job {bad} can't be reaped")  # its lease is over
+        for _ in range(2):
+            have_tick(worker, "heartbeat")
+        reaped, rows = worker.reap(), [app.row(job) for job in (bad, good)]
         is_over.set()
         assert app.hear("done").job_id == good
         refusing.end()
 
+    assert (reaped, [row.locked_until > row.run_at for row in rows if row.locked_until]) == (0, [False, True])
+    assert len(ear.lines(f"job {bad} can't be reaped", level=30)) == 1
     assert len(ear.lines(f"job {bad} can't be renewed", level=30)) == 1
     assert ear.lines("does not serve the heartbeat") == []
 

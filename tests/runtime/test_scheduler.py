@@ -93,9 +93,9 @@ def test_job_of_a_slot_waits_for_its_offset(app: Calendar) -> None:
 def test_embedded_worker_fires_as_time_goes_by(app: Calendar) -> None:
     """By the database's real clock, with no poll and no LISTEN: each second has its job, and it runs."""
     jobs = app.registry(now=None)
-    app.declare("tick", jobs, cron=EVERY_SECOND)
+    app.declare("tick", jobs, cron=EVERY_SECOND, catch_up="all")  # a busy machine may be late for one
 
-    with app.worker(jobs):
+    with app.worker(jobs, concurrency=1):
         slots = [app.wait_for_run() for _ in range(3)]
 
     assert slots == [slots[0] + timedelta(seconds=number) for number in range(3)]
@@ -133,16 +133,17 @@ def test_worker_whose_registry_has_no_schedules_has_no_scheduler(app: Calendar) 
     """A thread and a connection for it are there only where a model is."""
     plain = app.registry(schedule=None)
 
+    before = scheduler_threads()
     with app.worker(plain):
         without = scheduler_threads()
     with app.worker():
         threads = scheduler_threads()
 
-    assert (without, threads) == (0, 1)
+    assert (without <= before, len(threads - before)) == (True, 1)
 
 
-def scheduler_threads() -> int:
-    return [thread.name for thread in threading.enumerate()].count("sqla_jobs scheduler")
+def scheduler_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "sqla_jobs scheduler"}
 
 
 def test_worker_when_the_table_of_schedules_is_missing(app: Calendar, ear: Ear) -> None:

@@ -132,7 +132,7 @@ def test_session_handler_when_a_factory_is_missing(app: App) -> None:
 
     with pytest.raises(InvalidSessions, match=r"'write' takes an AsyncSession: give the worker async_sessions=…"):
         worker.start()
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # one that the test before has left may end just now
 
 
 @pytest.mark.parametrize(

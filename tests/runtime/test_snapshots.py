@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sqla_jobs import current_job, enqueue_many
 from sqla_jobs.runtime import snapshots
 from tests.engines import build_async_engine, build_engine
-from tests.runtime.app import SOON, App, MakeEngine, Note, wait_for
+from tests.runtime.app import SOON, App, MakeEngine, Note, have_tick, wait_for
 from tests.runtime.statements import HEARTBEAT, Statements
 
 if TYPE_CHECKING:
@@ -135,21 +135,28 @@ def test_async_handler_when_a_snapshot_is_taken(postgresql_url: str, level: str,
     """Async sessions above READ COMMITTED settle after heartbeats of others have come and gone."""
     engine = make_engine(postgresql_url)
     app = App(engine, async_engine=build_async_engine(postgresql_url, isolation_level=level)).create()
-    is_over = threading.Event()
+    runs, is_over = threading.Event(), threading.Event()
 
     @app.jobs.handler(timeout=timedelta(minutes=1))
     async def write(session: AsyncSession) -> None:
         session.add(Note(text="written"))
         await session.flush()
+        await asyncio.to_thread(beat)
 
     @app.jobs.handler
     def other() -> None:
+        runs.set()
         wait_for(is_over)
+
+    def beat() -> None:
+        wait_for(runs)
+        have_tick(worker, "heartbeat")
 
     job = app.add(write)
     app.add(other)
+    worker = app.worker()
 
-    with app.worker(lease=timedelta(seconds=1)):
+    with worker:
         assert app.hear("done").job_id == job
         is_over.set()
         app.hear("done")
@@ -161,25 +168,31 @@ def test_async_handler_when_a_snapshot_is_taken(postgresql_url: str, level: str,
 def test_handler_when_it_raises_its_own_level(pg_app: App, level: str, ear: Ear) -> None:
     """A handler that raises its session's isolation level, and runs longer than a heartbeat, commits at its end."""
     beats = Statements(pg_app.engine, HEARTBEAT)
-    is_over = threading.Event()
+    runs, is_over = threading.Event(), threading.Event()
     seen: list[timedelta | None] = []
 
     @pg_app.jobs.handler
     def write(session: Session) -> None:
         session.connection(execution_options={"isolation_level": level})
         assert session.scalars(select(Note)).all() == []
-        beats.wait_for(beats.answered + 2)
+        wait_for(runs)
+        before = beats.answered
+        for _ in range(2):
+            have_tick(worker, "heartbeat")
+        assert beats.answered >= before + 2
         session.add(Note(text="written"))
         seen.append(current_job().remaining)
 
     @pg_app.jobs.handler
     def other() -> None:
+        runs.set()
         wait_for(is_over)
 
     job = pg_app.add(write)
     pg_app.add(other)
+    worker = pg_app.worker()
 
-    with pg_app.worker(lease=timedelta(seconds=1)):
+    with worker:
         assert pg_app.hear("done").job_id == job
         is_over.set()
         pg_app.hear("done")
@@ -194,24 +207,33 @@ def test_async_handler_when_it_raises_its_own_level(async_app: App) -> None:
     """The same for an async handler: the event loop goes on while the lease is renewed. A file has no such levels."""
     assert async_app.async_sessions is not None
     beats = Statements(async_app.async_sessions.kw["bind"].sync_engine, HEARTBEAT)
-    is_over = threading.Event()
+    runs, is_over = threading.Event(), threading.Event()
 
     @async_app.jobs.handler(timeout=timedelta(minutes=1))
     async def write(session: AsyncSession) -> None:
         await session.connection(execution_options={"isolation_level": "SERIALIZABLE"})
         assert (await session.scalars(select(Note))).all() == []
         if async_app.engine.dialect.name == "postgresql":
-            await asyncio.to_thread(beats.wait_for, beats.answered + 2)
+            await asyncio.to_thread(beat)
         session.add(Note(text="written"))
 
     @async_app.jobs.handler
     async def other() -> None:
+        runs.set()
         await asyncio.to_thread(wait_for, is_over)
+
+    def beat() -> None:
+        wait_for(runs)
+        before = beats.answered
+        for _ in range(2):
+            have_tick(worker, "heartbeat")
+        assert beats.answered >= before + 2
 
     job = async_app.add(write)
     async_app.add(other)
+    worker = async_app.worker()
 
-    with async_app.worker(lease=timedelta(seconds=1)):
+    with worker:
         assert async_app.hear("done").job_id == job
         is_over.set()
         async_app.hear("done")
@@ -229,8 +251,8 @@ def test_async_handler_when_the_level_it_raises_brings_a_timeout(
 
     @app.jobs.handler(max_attempts=1)
     async def write(session: AsyncSession) -> None:
-        await session.connection(execution_options={"isolation_level": "SERIALIZABLE"})
         try:
+            await session.connection(execution_options={"isolation_level": "SERIALIZABLE"})
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             ended.append("cancelled")

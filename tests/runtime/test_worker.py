@@ -220,12 +220,12 @@ def test_run_when_it_is_stopped_from_another_thread(app: App) -> None:
 
 def test_run_when_it_was_stopped_before(app: App) -> None:
     """A worker that was stopped before it ran returns at once."""
-    worker = app.worker()
+    before, worker = our_threads(), app.worker()
     worker.stop()
 
     worker.run()
 
-    assert our_threads() == []
+    assert set(our_threads()) <= set(before)  # what the test before has left may end just now
 
 
 def test_run_until_idle_when_there_is_nothing_to_do(app: App) -> None:
@@ -368,10 +368,11 @@ def test_worker_when_it_is_dropped_unstarted(app: App) -> None:
     @app.jobs.handler
     async def awaited() -> None: ...
 
+    before = our_threads()
     for _ in range(3):
         app.worker()
 
-    assert our_threads() == []
+    assert set(our_threads()) <= set(before)
     assert not app.jobs.has_wakers
 
 
