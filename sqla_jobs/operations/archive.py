@@ -19,6 +19,7 @@ from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.errors import InvalidModel, InvalidOption
 from sqla_jobs.operations.batches import COUNT_CAP, Batch, Count
+from sqla_jobs.operations.callers import flush
 from sqla_jobs.operations.enqueue import capabilities_of, run_on
 from sqla_jobs.operations.listing import check_jobs
 from sqla_jobs.operations.registry import Jobs
@@ -240,7 +241,7 @@ def bound(session: Session, jobs: Jobs[Any]) -> None:
 
 def _batch(session: Session, jobs: Jobs[Any], step: Step, *, after: str | None, limit: int) -> Batch:
     check_number("limit", limit, least=1)
-    session.flush()
+    flush(session)
     places = lock(session, jobs, step, after=None if after is None else Place.read(after), limit=limit)
     carry_out(session, jobs, step, places)
     return Batch(len(places), 0, str(places[-1]) if len(places) == limit else None)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 from sqlalchemy.orm import Session, scoped_session
 
 from sqla_jobs.errors import InvalidOption
+from sqla_jobs.operations.callers import flush
 from sqla_jobs.operations.dead_letters import CANCEL, DELETE, REQUEUE, Verb, check_attempts, check_reason, moved_of
 from sqla_jobs.operations.enqueue import run_on
 from sqla_jobs.operations.listing import ALL, SEARCHED, WINDOW, JobFilter, check_jobs, windows
@@ -189,7 +190,7 @@ def count_jobs(session: Any, jobs: Jobs[Any], where: JobFilter = ALL, /, *, cap:
     check_number("cap", cap, least=1)
 
     def count(sync: Session) -> Count:
-        sync.flush()
+        flush(sync)
         found = 0
         for rows in windows(sync, jobs, where, after=None, limit=SEARCHED):
             found += len(rows.matching)
@@ -210,7 +211,7 @@ def _by_filter(
     narrowed = _narrowed(where, verb)
 
     def move(sync: Session) -> Batch:
-        sync.flush()
+        flush(sync)
         ids: list[int] = []
         following = after
         for rows in windows(sync, jobs, narrowed, after=after, limit=limit, most=limit):

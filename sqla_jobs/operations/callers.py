@@ -26,3 +26,9 @@ def unscoped(session: object) -> Session | AsyncSession:
     if isinstance(inner, kinds):
         return cast("Session | AsyncSession", inner)
     raise InvalidOption(f"a Session or an AsyncSession is wanted first, and not a {type(session).__name__}")
+
+
+def flush(session: Session) -> None:
+    """Flush what is pending; not inside a flush, whose events may enqueue, and where SQLAlchemy refuses another."""
+    if not getattr(session, "_flushing", False):
+        session.flush()

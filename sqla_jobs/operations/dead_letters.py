@@ -17,6 +17,7 @@ from sqlalchemy.orm.util import identity_key
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.errors import InvalidOption
+from sqla_jobs.operations.callers import flush
 from sqla_jobs.operations.enqueue import capabilities_of, run_on
 from sqla_jobs.operations.enqueue_many import tell
 from sqla_jobs.operations.listing import WINDOW, check_id, check_jobs
@@ -166,7 +167,7 @@ def _by_id(session: Any, jobs: Jobs[Any], verb: Verb, ids: object, more: dict[st
     wanted = [check_id(each) for each in (cast("Iterable[object]", ids) if isinstance(ids, Iterable) else (ids,))]
 
     def move(sync: Session) -> list[Answer]:
-        sync.flush()
+        flush(sync)
         moved: set[int] = set()
         unique = sorted(set(wanted))
         for start in range(0, len(unique), WINDOW):

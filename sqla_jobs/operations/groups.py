@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from sqlalchemy import Row
 from sqlalchemy.orm import Session, scoped_session
 
+from sqla_jobs.operations.callers import flush
 from sqla_jobs.operations.enqueue import run_on
 from sqla_jobs.operations.listing import ALL, SEARCHED, WINDOW, JobFilter, check_jobs, windows
 from sqla_jobs.operations.registry import Jobs
@@ -80,7 +81,7 @@ def failure_groups(session: Any, jobs: Jobs[Any], where: JobFilter = ALL, /, *, 
     narrowed = where if where.status is not None else replace(where, status=sorted(DEAD_LETTERS))
 
     def group(sync: Session) -> FailureGroups:
-        sync.flush()
+        flush(sync)
         found: dict[str, _Group] = {}
         seen = 0
         for rows in windows(sync, jobs, narrowed, after=None, limit=min(WINDOW, cap) if where.is_plain else SEARCHED):

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.errors import InvalidOption
+from sqla_jobs.operations.callers import flush
 from sqla_jobs.operations.enqueue import capabilities_of, run_on
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.operations.stored import instant
@@ -205,7 +206,7 @@ def _check_jobs(jobs: object) -> None:
 
 
 def _read(session: Session, jobs: Jobs[Any], cap: int) -> Stats:
-    session.flush()
+    flush(session)
     can = capabilities_of(session, jobs)
     ready = _rows(session, jobs, reports.lane_counts(jobs.table), cap=cap, lanes=MOST_LANES + 1)
     tally = _tallied(_rows(session, jobs, reports.tallies(jobs.table, can), cap=cap, lanes=MOST_LANES + 1))
