@@ -27,7 +27,15 @@ from sqla_jobs.operations.dead_letters import Answer, cancel_jobs, delete_jobs, 
 from sqla_jobs.operations.enqueue import enqueue
 from sqla_jobs.operations.enqueue_many import Enqueued, enqueue_many
 from sqla_jobs.operations.groups import FailureGroup, FailureGroups, failure_groups
-from sqla_jobs.operations.listing import FoundJob, JobDetails, JobFilter, JobPage, find_jobs, show_job
+from sqla_jobs.operations.listing import (
+    FoundJob,
+    JobDetails,
+    JobFilter,
+    JobPage,
+    find_archived_jobs,
+    find_jobs,
+    show_job,
+)
 from sqla_jobs.operations.registry import Handler, Jobs, NewJob
 from sqla_jobs.operations.schedules import (
     FoundSchedule,
@@ -116,6 +124,7 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "failure_groups",
+    "find_archived_jobs",
     "find_jobs",
     "list_schedules",
     "pause",

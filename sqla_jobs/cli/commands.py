@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, Concatenate, Final, ParamSpec, get_type_hints
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, cast, get_type_hints
 
 import typer
 
 from sqla_jobs.cli import stops
 from sqla_jobs.cli.session import Cli
-from sqla_jobs.cli.terminal import ReaderGone, Terminal
-from sqla_jobs.rules.failure import describe
+from sqla_jobs.cli.terminal import ReaderGone, Terminal, drop_output
+from sqla_jobs.rules.failure import describe, storable
 
 P = ParamSpec("P")
 
@@ -101,7 +100,17 @@ def _options_of(kind: Any) -> list[inspect.Parameter]:
 
 
 def _call(function: Callable[..., None], given: dict[str, Any], cli: Cli) -> None:
+    for value in given.values():
+        _check_letters(value)
     function(cli, **{each.name: _gathered(each.name, each.annotation, given) for each in _parameters(function)})
+
+
+def _check_letters(value: object) -> None:
+    """Refuse bytes that are no text in this terminal's encoding: no database stores them."""
+    texts = cast("list[object]", value) if isinstance(value, list) else [value]
+    for text in texts:
+        if isinstance(text, str) and storable(text) != text:
+            raise stops.refused(f"{text!r} has bytes that are no text in this terminal's encoding")
 
 
 def _gathered(name: str, kind: Any, given: dict[str, Any]) -> object:
@@ -124,8 +133,7 @@ def guarded(basics: Basics, run: Callable[[Cli], None]) -> None:
         terminal.note("interrupted")
         raise typer.Exit(stops.INTERRUPTED) from None
     except ReaderGone:
-        # Nothing may be flushed into the closed pipe when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         raise typer.Exit(stops.BROKEN_PIPE) from None
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise

@@ -12,8 +12,9 @@ from sqla_jobs.cli.jobs import MaxAttempts, tell_jobs
 from sqla_jobs.cli.moving import BulkCare, Ids, move, requeueing
 from sqla_jobs.cli.session import Cli
 from sqla_jobs.cli.terminal import Listing, Page, facts_of
-from sqla_jobs.cli.texts import clock, counted, line
+from sqla_jobs.cli.texts import LARGEST, clock, counted, line
 from sqla_jobs.operations.groups import FailureGroup, failure_groups
+from sqla_jobs.operations.listing import find_jobs
 from sqla_jobs.rules.masking import masked_text
 from sqla_jobs.status import DEAD_LETTERS
 
@@ -27,7 +28,7 @@ _OF_A_GROUP: Final = ("key", "place", "types", "count", "first_seen", "last_seen
 @command(group, "list")
 def list_dead(cli: Cli, *, which: DeadFilters, part: Paging) -> None:
     """List failed and dead jobs, newest first."""
-    tell_jobs(cli, which.filter(_STATUSES), part, "dead list")
+    tell_jobs(cli, find_jobs, which.filter(cli.jobs.table, _STATUSES), part, "dead list")
 
 
 @command(group, "groups")
@@ -35,10 +36,13 @@ def groups(
     cli: Cli,
     *,
     which: DeadFilters,
-    cap: Annotated[int, typer.Option("--cap", min=1, help="How many jobs to look at, newest first.")] = 10_000,
+    cap: Annotated[
+        int, typer.Option("--cap", min=1, max=LARGEST, help="How many jobs to look at, newest first.")
+    ] = 10_000,
 ) -> None:
     """Group failures by the kind of error and its place in the code."""
-    found = cli.read(lambda session: failure_groups(session, cli.jobs, which.filter(_STATUSES), cap=cap))
+    where = which.filter(cli.jobs.table, _STATUSES)
+    found = cli.read(lambda session: failure_groups(session, cli.jobs, where, cap=cap))
     cli.terminal.show(
         {
             "groups": [facts_of(each, _OF_A_GROUP) | {"error": masked_text(each.error)} for each in found.groups],

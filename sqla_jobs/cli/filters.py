@@ -9,8 +9,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from sqla_jobs.cli.columns import read_columns
 from sqla_jobs.cli.texts import duration
 from sqla_jobs.operations.listing import JobFilter
+from sqla_jobs.schema.tables import MappedTable
 
 _PANEL: Final = "Which jobs"
 
@@ -42,19 +44,34 @@ class DeadFilters:
         str | None,
         typer.Option("--group", metavar="KEY", help="Of this group of `dead groups`.", rich_help_panel=_PANEL),
     ] = None
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="With this idempotency key, to the letter.", rich_help_panel=_PANEL),
+    ] = None
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            metavar="NAME=VALUE",
+            help="With this in a column of the app's own; repeat it for several.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
 
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given."""
         return {name: value for name, value in vars(self).items() if value is not None and value != []}
 
-    def filter(self, default: Iterable[str] | None) -> JobFilter:
-        """Give the filter.
+    def filter(self, table: MappedTable, default: Iterable[str] | None) -> JobFilter:
+        """Give the filter for the rows of *table*.
 
         :param default: the statuses, where none is named
         """
-        given = self.given
-        return JobFilter(**(given | {"status": given.get("status", default)}))
+        given: dict[str, Any] = {"status": default, **self.given}
+        if self.columns:
+            given["columns"] = read_columns(table, self.columns)
+        return JobFilter(**given)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, cast
 
@@ -14,9 +14,18 @@ from sqla_jobs.cli.commands import command
 from sqla_jobs.cli.filters import Filters, Paging
 from sqla_jobs.cli.moving import DELETING, BulkCare, Ids, cancelling, move, requeueing
 from sqla_jobs.cli.session import Cli
+from sqla_jobs.cli.stops import refused
 from sqla_jobs.cli.terminal import Listing, Page, Sheet, facts_of
-from sqla_jobs.cli.texts import ago, clock, line
-from sqla_jobs.operations.listing import FoundJob, JobDetails, JobFilter, JobPage, find_jobs, show_job
+from sqla_jobs.cli.texts import LARGEST, ago, clock, line
+from sqla_jobs.operations.listing import (
+    FoundJob,
+    JobDetails,
+    JobFilter,
+    JobPage,
+    find_archived_jobs,
+    find_jobs,
+    show_job,
+)
 from sqla_jobs.operations.why import why
 from sqla_jobs.rules.masking import masked, masked_text
 from sqla_jobs.schema.statements import current_time
@@ -25,24 +34,37 @@ group = typer.Typer(help="Look at jobs, and move them.", no_args_is_help=True)
 
 JobId = Annotated[int, typer.Argument(metavar="ID", help="A job's id.")]
 MaxAttempts = Annotated[
-    int | None, typer.Option("--max-attempts", min=1, help="How many attempts they have from now on.")
+    int | None, typer.Option("--max-attempts", min=1, max=LARGEST, help="How many attempts they have from now on.")
 ]
 
 IN_A_LIST: Final = (
     *("id", "type", "queue", "status", "run_at", "attempts", "max_attempts", "created_at", "started_at"),
-    *("finished_at", "locked_by", "locked_until", "is_known"),
+    *("finished_at", "locked_by", "locked_until", "is_known", "archived_at"),
 )
 
 _IN_FULL: Final = (
     *("idempotency_key", "refunds", "claims", "lease_expirations", "last_lease_expired_at", "schedule_id", "slot"),
-    *("archived_at", "seen_at"),
+    "seen_at",
 )
 
 
 @command(group, "list")
-def list_jobs(cli: Cli, *, which: Filters, part: Paging) -> None:
+def list_jobs(
+    cli: Cli,
+    *,
+    which: Filters,
+    part: Paging,
+    is_archived: Annotated[
+        bool, typer.Option("--archived", help="Those in the archive instead; what came in last comes first.")
+    ] = False,
+) -> None:
     """List jobs: the running first, then the ready in their order, then the finished, newest first."""
-    tell_jobs(cli, which.filter(None), part, "jobs list")
+    if not is_archived:
+        tell_jobs(cli, find_jobs, which.filter(cli.jobs.table, None), part, "jobs list")
+        return
+    if cli.jobs.archive is None:
+        raise refused("this app keeps no archive: Jobs(…, archive=ArchivedJob), a model with ArchivedJobMixin")
+    tell_jobs(cli, find_archived_jobs, which.filter(cli.jobs.archive, None), part, "jobs list --archived")
 
 
 @command(group, "show")
@@ -85,22 +107,25 @@ def delete(cli: Cli, *, which: Filters, care: BulkCare, ids: Ids = None) -> None
     move(cli, DELETING, ids, which, care)
 
 
-def tell_jobs(cli: Cli, where: JobFilter, part: Paging, name: str) -> None:
-    """Print a page of jobs."""
+def tell_jobs(cli: Cli, find: Callable[..., JobPage], where: JobFilter, part: Paging, name: str) -> None:
+    """Print a page of the jobs that *find* gives."""
 
     def look(session: Session) -> tuple[datetime, JobPage]:
         jobs = cli.jobs
         bind = {"mapper": jobs.table.mapper}
         now: datetime = session.scalars(current_time(jobs.table), bind_arguments=bind).one()
-        return now, find_jobs(session, jobs, where, limit=part.limit, after=part.after)
+        return now, find(session, jobs, where, limit=part.limit, after=part.after)
 
     now, page = cli.read(look)
     cli.terminal.show(
-        {"at": now, "jobs": [_brief(job) for job in page.jobs], "after": page.after},
+        {"at": now, "jobs": [_brief(job) for job in page.jobs], "after": page.after, "looked_at": page.looked_at},
         lambda: Page([_table(page.jobs, now) if page.jobs else "no such jobs"]),
     )
-    if page.after is not None and not cli.terminal.is_json:
-        cli.terminal.note(f"there are more: sqla-jobs {name} … --after {page.after}")
+    if page.after is None or cli.terminal.is_json:
+        return
+    is_short = len(page.jobs) < part.limit
+    more = f"looked at {page.looked_at:,} jobs; there may be more" if is_short else "there are more"
+    cli.terminal.note(f"{more}: sqla-jobs {name} … --after {page.after}")
 
 
 def _brief(job: FoundJob) -> dict[str, Any]:
@@ -114,7 +139,7 @@ def _full(job: JobDetails) -> dict[str, Any]:
     return {
         **_brief(job),
         **facts_of(job, _IN_FULL),
-        **{name: masked(getattr(job, name)) for name in _MASKED},
+        **{name: _masked(getattr(job, name)) for name in _MASKED},
     }
 
 
@@ -193,5 +218,18 @@ def _error(entry: object) -> object:
 
 
 def _json(value: object) -> str:
-    text = json.dumps(masked(value), indent=2, ensure_ascii=False)
+    try:
+        text = json.dumps(masked(value), indent=2, ensure_ascii=False)
+    except RecursionError:
+        return "(nested too deep to be shown)"
     return f"\n{text}" if "\n" in text else text
+
+
+def _masked(value: object) -> Any:
+    """Mask it; what is nested too deep to be written is None, as is what can't be read."""
+    try:
+        found = masked(value)
+        json.dumps(found, indent=2)
+    except RecursionError:
+        return None
+    return found

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sqla_jobs.cli.filters import DeadFilters
 from sqla_jobs.cli.session import Cli
-from sqla_jobs.cli.stops import NO, refused
+from sqla_jobs.cli.stops import NO, Stop, refused
 from sqla_jobs.cli.terminal import Page, facts_of
 from sqla_jobs.cli.texts import plural
+from sqla_jobs.errors import SqlaJobsError
 from sqla_jobs.operations.batches import Batch, Count, cancel_batch, count_jobs, delete_batch, requeue_batch
 from sqla_jobs.operations.dead_letters import (
     CANCEL,
@@ -25,7 +27,7 @@ from sqla_jobs.operations.dead_letters import (
     delete_jobs,
     requeue_jobs,
 )
-from sqla_jobs.operations.listing import JobFilter
+from sqla_jobs.operations.listing import JobFilter, check_id
 from sqla_jobs.operations.registry import Jobs
 
 T = TypeVar("T")
@@ -113,13 +115,13 @@ def move(cli: Cli, how: Move, ids: list[int] | None, which: DeadFilters, care: B
     if ids and (which.given or care.is_all):
         raise refused("name jobs by their ids or by options, not both")
     if ids:
-        _move_ids(cli, how, list(dict.fromkeys(ids)), care)
+        _move_ids(cli, how, [check_id(each) for each in dict.fromkeys(ids)], care)
         return
     if not which.given and not care.is_all:
         raise refused(
             f"which jobs? Give ids, or options such as --type, or --all for every job that can be {how.verb.past}"
         )
-    where = which.filter(how.statuses)
+    where = which.filter(cli.jobs.table, how.statuses)
     if wrong := [status for status in where.statuses if status not in how.verb.statuses]:
         raise refused(f"jobs that are {wrong[0]} are not {how.verb.past}: {how.verb.advice}")
     _move_filtered(cli, how, where, care)
@@ -201,8 +203,12 @@ def in_batches(cli: Cli, past: str, batches: Iterable[Batch], *, total: int | No
                 changed += batch.changed
                 skipped += batch.skipped
                 advance(batch.changed + batch.skipped)
-    except BaseException:
-        cli.terminal.note(f"stopped: {plural(changed, 'job')} {past} before that, the others left as they were")
+    except BaseException as error:
+        if changed or not isinstance(error, Stop | SqlaJobsError):
+            # The answer to a commit may be what got lost.
+            is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
+            rest = "perhaps the next batch, too: look, and run it again" if is_lost else "the others left as they were"
+            cli.terminal.note(f"stopped: {plural(changed, 'job')} {past} before that, {rest}")
         raise
     return changed, skipped
 

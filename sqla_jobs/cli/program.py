@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import typer
@@ -50,8 +51,21 @@ command(program, "doctor")(doctor)
 
 def run() -> None:
     """Run the command line that this process was given."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A stored text may have what the terminal's encoding has no word for.
             stream.reconfigure(errors="backslashreplace")
     program(prog_name="sqla-jobs")
+
+
+def _open_streams() -> None:
+    """Give streams that are closed a place to go to; a connection would take the number of one, and its output."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # as the lowest number that is free
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))

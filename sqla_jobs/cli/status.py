@@ -16,14 +16,16 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from sqla_jobs.cli.session import Cli
-from sqla_jobs.cli.stops import NO, database_trouble, refused
+from sqla_jobs.cli.stops import NO, database_trouble, is_of_database, refused
 from sqla_jobs.cli.terminal import Listing, Page, Sheet, facts_of
-from sqla_jobs.cli.texts import ago, clock, counted, duration, plural
+from sqla_jobs.cli.texts import LARGEST, ago, clock, counted, duration, plural
 from sqla_jobs.operations.stats import LaneStats, Stats, stats
 
 _CAP: Final = 10_000
 
 _PANEL: Final = "Limits, for probes: exit code 1 if one is exceeded"
+
+_COUNT: Final[dict[str, Any]] = {"min": 0, "max": LARGEST - 1, "metavar": "N", "rich_help_panel": _PANEL}
 
 _FIGURES: Final = (
     *("at", "oldest_ready", "due", "later", "unknown", "running", "lanes_left_out", "attempts", "expired_last_hour"),
@@ -50,20 +52,13 @@ class Limits:
             parser=duration, metavar="DURATION", help="That the oldest due job waits.", rich_help_panel=_PANEL
         ),
     ] = None
-    max_due: Annotated[int | None, typer.Option(min=0, metavar="N", help="Due jobs.", rich_help_panel=_PANEL)] = None
-    max_dead: Annotated[int | None, typer.Option(min=0, metavar="N", help="Dead jobs.", rich_help_panel=_PANEL)] = None
-    max_failed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Failed jobs.", rich_help_panel=_PANEL)] = (
-        None
-    )
+    max_due: Annotated[int | None, typer.Option(help="Due jobs.", **_COUNT)] = None
+    max_dead: Annotated[int | None, typer.Option(help="Dead jobs.", **_COUNT)] = None
+    max_failed: Annotated[int | None, typer.Option(help="Failed jobs.", **_COUNT)] = None
     max_expired: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N", help="Leases that ran out: in the last hour, or not given back.", rich_help_panel=_PANEL
-        ),
+        int | None, typer.Option(help="Leases that ran out: in the last hour, or not given back.", **_COUNT)
     ] = None
-    max_schedules_in_error: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Schedules that can't fire.", rich_help_panel=_PANEL)
-    ] = None
+    max_schedules_in_error: Annotated[int | None, typer.Option(help="Schedules that can't fire.", **_COUNT)] = None
 
     @property
     def is_given(self) -> bool:
@@ -102,7 +97,8 @@ def status(
     *,
     limits: Limits,
     seconds: Annotated[
-        float | None, typer.Argument(metavar="SECONDS", min=0.1, help="With --watch: how often; 2 unless given.")
+        float | None,
+        typer.Argument(metavar="SECONDS", min=0.1, max=86_400, help="With --watch: how often; 2 unless given."),
     ] = None,
     is_watching: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
 ) -> None:
@@ -126,21 +122,20 @@ def status(
 def _watch(cli: Cli, seconds: float) -> None:
     """Show the figures until Ctrl-C, and leave the last ones; a database that is away is one of them."""
     never = threading.Event()
-    out = cli.terminal.out
     view = Group()
     # Where nobody sees them move, they come one below the other.
-    live = Live(console=out, screen=True, auto_refresh=False) if cli.terminal.is_read_by_people else None
+    live = Live(console=cli.terminal.out, screen=True, auto_refresh=False) if cli.terminal.is_read_by_people else None
     try:
         with live or contextlib.nullcontext():
             for view in _views(cli, seconds):
                 if live is None:
-                    out.print(view, soft_wrap=True)
+                    cli.terminal.write(view)
                 else:
                     live.update(view, refresh=True)
                 never.wait(seconds)
     except KeyboardInterrupt:
         if live is not None:
-            out.print(view, soft_wrap=True)
+            cli.terminal.write(view)
 
 
 def _views(cli: Cli, seconds: float) -> Iterator[Group]:
@@ -150,6 +145,8 @@ def _views(cli: Cli, seconds: float) -> Iterator[Group]:
         try:
             found = cli.read(lambda session: stats(session, jobs, cap=_CAP))
         except (SQLAlchemyError, OSError) as error:
+            if not is_of_database(error):
+                raise
             trouble = Text(f"{database_trouble(error, cli.database)}\n", style="bold red")
         else:
             trouble = Text(f"{clock(found.at)}; every {seconds:g} s, until Ctrl-C\n", style="dim")

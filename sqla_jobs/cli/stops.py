@@ -5,7 +5,18 @@ from __future__ import annotations
 import traceback
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    NotSupportedError,
+    PendingRollbackError,
+    ProgrammingError,
+    ResourceClosedError,
+    SQLAlchemyError,
+    TimeoutError,  # noqa: A004  # of the pool
+)
 
 from sqla_jobs.errors import (
     ConfigurationError,
@@ -17,7 +28,7 @@ from sqla_jobs.errors import (
 )
 from sqla_jobs.rules.failure import describe
 from sqla_jobs.rules.masking import masked_text
-from sqla_jobs.schema.trouble import is_missing_column, is_missing_table, is_refused
+from sqla_jobs.schema.trouble import is_missing_column, is_missing_table, is_read_only, is_refused
 
 NO: Final = 1
 """The answer is no, or something was found."""
@@ -37,6 +48,11 @@ BROKEN_PIPE: Final = 141
 
 _MIGRATE: Final = (
     "alembic upgrade head; if no revision has them yet, first alembic revision --autogenerate -m 'the tables of jobs'"
+)
+
+
+_OF_THE_DATABASE: Final = (
+    *(DBAPIError, DisconnectionError, PendingRollbackError, ResourceClosedError, TimeoutError, OSError),
 )
 
 
@@ -69,22 +85,40 @@ def stop_for(error: Exception, database: str) -> Stop:
     match error:
         case Stop():
             return error
+        case SqlaJobsError():
+            return _stop_for_ours(error)
+        case IntegrityError():
+            return answered_no(f"the database refuses the row: {cause(error)}")
+        case DBAPIError() if error.orig is not None and is_refused(error.orig):
+            return answered_no(f"the role that the app connects as may not do that: {cause(error)} (docs/security.md)")
+        case DataError():
+            return refused(f"{database} refuses a value: {cause(error)}")
+        case _ if is_of_database(error):
+            return Stop(database_trouble(error, database), code=DATABASE)
+        case SQLAlchemyError():
+            return refused(
+                f"SQLAlchemy can't work with the app's models, or with its engine: {cause(error)} "
+                "(--traceback shows where)"
+            )
+        case _:
+            return Stop(f"a fault of sqla_jobs; please report it:\n{describe(error)}", code=FAULT)
+
+
+def _stop_for_ours(error: SqlaJobsError) -> Stop:
+    match error:
         case UnsupportedDatabase():
             return Stop(str(error), code=DATABASE)
         case InvalidSchedule() | EnqueueConflict():
             return answered_no(str(error))
         case ConfigurationError() | InvalidOption():
             return refused(str(error))
-        case SqlaJobsError():
-            return answered_no(str(error))
-        case IntegrityError():
-            return answered_no(f"the database refuses the row: {cause(error)}")
-        case DBAPIError() if error.orig is not None and is_refused(error.orig):
-            return answered_no(f"the role that the app connects as may not do that: {cause(error)} (docs/security.md)")
-        case SQLAlchemyError() | OSError():
-            return Stop(database_trouble(error, database), code=DATABASE)
         case _:
-            return Stop(f"a fault of sqla_jobs; please report it:\n{describe(error)}", code=FAULT)
+            return answered_no(str(error))
+
+
+def is_of_database(error: Exception) -> bool:
+    """Tell whether it is the database that is in trouble; other errors of SQLAlchemy's are of the app's code."""
+    return isinstance(error, _OF_THE_DATABASE)
 
 
 def database_trouble(error: Exception, database: str) -> str:
@@ -97,6 +131,10 @@ def database_trouble(error: Exception, database: str) -> str:
             f"the tables of {database} are of another release ({cause(error)}): alembic revision --autogenerate, then "
             "alembic upgrade head; sqla-jobs doctor names what differs"
         )
+    if is_read_only(driver):
+        return f"{database} takes no changes: {cause(error)}. Is it a standby, or a file that you may not write?"
+    if isinstance(error, ProgrammingError | NotSupportedError):
+        return f"{database} refuses a statement: {cause(error)}. Does sqla-jobs doctor find what is wrong?"
     return f"{database} does not serve us: {cause(error)}. Is it up, and is the app's URL right?"
 
 

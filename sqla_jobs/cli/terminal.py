@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -12,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sqla_jobs.cli.stops import refused
+from sqla_jobs.cli.stops import NO, Stop, refused
 from sqla_jobs.rules.masking import printable
 
 STYLES: Final = {
@@ -85,12 +86,22 @@ class Terminal:
                 sys.stdout.write(json.dumps(_plain(document), indent=2) + "\n")
             return
         for part in page().parts:
-            self.out.print(self.rendered(part), soft_wrap=True)
+            self.write(self.rendered(part))
+
+    def write(self, what: RenderableType) -> None:
+        """Print a part of the answer.
+
+        :raises ReaderGone: nobody reads it
+        :raises Stop: it can't be written
+        """
+        with _reader():
+            self.out.print(what, soft_wrap=True)
 
     def flush(self) -> None:
         """Have all that was printed read.
 
         :raises ReaderGone: nobody does
+        :raises Stop: it can't be written
         """
         with _reader():
             sys.stdout.flush()
@@ -107,11 +118,16 @@ class Terminal:
 
     def note(self, text: str, *, style: str = "") -> None:
         """Say something beside the answer."""
-        self.err.print(Text(printable(text), style=style), soft_wrap=True)
+        self._tell(Text(printable(text), style=style))
 
     def fail(self, text: str) -> None:
         """Say what went wrong."""
-        self.err.print(Text.assemble(("Error: ", "bold red"), printable(text)), soft_wrap=True)
+        self._tell(Text.assemble(("Error: ", "bold red"), printable(text)))
+
+    def _tell(self, text: Text) -> None:
+        # Where stderr takes nothing, the exit code has to say it.
+        with contextlib.suppress(ReaderGone, OSError):
+            self.err.print(text, soft_wrap=True)
 
     def confirm(self, question: str) -> bool:
         """Ask, and give whether the answer is yes.
@@ -138,12 +154,20 @@ class _Console(Console):
         raise ReaderGone
 
 
+def drop_output() -> None:
+    """Let what is still to be written go: it would be tried again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @contextlib.contextmanager
 def _reader() -> Generator[None]:
     try:
         yield
     except BrokenPipeError:
         raise ReaderGone from None
+    except OSError as error:
+        drop_output()
+        raise Stop(f"the answer can't be written: {error}", code=NO) from error
 
 
 def _table(listing: Listing, width: int | None) -> Text:

@@ -17,6 +17,9 @@ _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+
 _LINE: Final = 120
 """Letters of an error in a table."""
 
+LARGEST: Final = 2**31 - 1
+"""Of numbers that stand in 32 bits."""
+
 
 def duration(text: str) -> timedelta:
     """Read `90s`, `15m`, `2h`, `7d` or `1d12h`."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     ColumnElement,
     Integer,
     Select,
@@ -39,14 +40,17 @@ from sqla_jobs.status import FINISHED, JobStatus
 _SINCE = {JobStatus.READY: "run_at", JobStatus.RUNNING: "started_at"}
 """When the status began, where that is not `finished_at`."""
 
+KEYS = ("locked_by", "run_at", "finished_at", "archived_at", "idempotency_key")
+"""What orders a stretch, in the order of a list."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """A part of the table that one index has in order.
 
-    :ivar statuses: merged in the order of the key
+    :ivar statuses: merged in the order of the key; where there are none, the rows are told by the condition's
     :ivar key: the columns that order it, `id` aside
-    :ivar is_empty: the column of the key has nothing in it, and `id` alone orders the stretch
+    :ivar is_empty: the column of the key has nothing in it, or the same in all rows: `id` alone orders the stretch
     :ivar queue, type: of one lane
     """
 
@@ -59,8 +63,7 @@ class Stretch:
     @property
     def place(self) -> tuple[int, str, str, bool]:
         """Its place among all stretches, which are in the order of this."""
-        rank = ("locked_by", "run_at", "finished_at").index(self.key)
-        return (rank, self.queue or "", self.type or "", not self.is_empty)
+        return (KEYS.index(self.key), self.queue or "", self.type or "", not self.is_empty)
 
     @property
     def is_text(self) -> bool:
@@ -70,26 +73,53 @@ class Stretch:
     @property
     def is_descending(self) -> bool:
         """Whether the newest come first."""
-        return self.key == "finished_at"
+        return self.key not in {"locked_by", "run_at"}
+
+
+OF_THE_ARCHIVE = Stretch((), "archived_at")
+"""All that was archived, the newest first."""
+
+OF_ONE_KEY = Stretch((), "idempotency_key", is_empty=True)
+"""The rows that hold the condition's key: one live job at most, any number of archived ones, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What rows of a window are told by. Ages in seconds, since the status began."""
+    """What rows of a window are told by. Ages in seconds, since the status began.
+
+    :ivar columns: of the app's own, by their keys in the table, each with its value
+    :ivar key, statuses: for stretches that don't say them
+    """
 
     type: str | None = None
     queue: str | None = None
     older_than: float | None = None
     newer_than: float | None = None
     error: str | None = None
+    columns: tuple[tuple[str, Any], ...] = ()
+    key: str | None = None
+    statuses: tuple[JobStatus, ...] = ()
 
 
-def window(jobs: JobTable, stretch: Stretch, condition: Condition, *, after: tuple[str, int] | None) -> Select[Any]:
+def own_columns(table: MappedTable) -> dict[str, Column[Any]]:
+    """Give the app's own columns of this very table, by the attributes that are mapped to them."""
+    columns: Any = table.mapper.columns
+    # A mapper's columns are also expressions, and those of a parent's table.
+    return {
+        name: column
+        for name, column in columns.items()
+        if getattr(column, "table", None) is table.table and column.name not in table.needed
+    }
+
+
+def window(table: MappedTable, stretch: Stretch, condition: Condition, *, after: tuple[str, int] | None) -> Select[Any]:
     """The next `limit` rows of a stretch, in order; `matches` tells those that the condition is true of.
 
-    Index: `finished`, `ready` or `running`, from the key *after* on.
+    Index: `finished`, `ready` or `running`, from the key *after* on; `key`; or `archived`.
     """
-    parts = [_part(jobs, status, stretch, condition, after) for status in stretch.statuses]
+    parts: list[Any] = [_part(table, status, stretch, condition, after) for status in stretch.statuses or (None,)]
+    if stretch.key == "idempotency_key":
+        parts = [_of_key(table, condition, after)]
     limit: Any = parameter("limit", type_=Integer())
     rows = (
         parts[0].subquery("w") if len(parts) == 1 else union_all(*(select(p.subquery()) for p in parts)).subquery("w")
@@ -98,36 +128,43 @@ def window(jobs: JobTable, stretch: Stretch, condition: Condition, *, after: tup
     if stretch.is_descending:
         order = [column.desc() for column in order]
     first = select(rows.c.id, rows.c.at).order_by(*order).limit(limit).cte("first_rows")
-    c = jobs.table.c
-    matches = _matches(jobs, condition)
+    c = table.table.c
+    matches = _matches(table, stretch, condition)
     at: ColumnElement[Any] = cast_to(first.c.at, Text()) if stretch.is_text else written_instant(first.c.at)
     ordered = [first.c.at, first.c.id]
     return (
         select(
-            *found_columns(jobs),
+            *found_columns(table),
             at.label("at"),
             matches.label("matches"),
             case((matches, cast_to(c.last_error, Text()))).label("last_error"),
         )
-        .join_from(first, jobs.table, c.id == first.c.id)
+        .join_from(first, table.table, c.id == first.c.id)
         .order_by(*([column.desc() for column in ordered] if stretch.is_descending else ordered))
     )
 
 
 def _part(
-    jobs: JobTable, status: JobStatus, stretch: Stretch, condition: Condition, after: tuple[str, int] | None
+    table: MappedTable,
+    status: JobStatus | None,
+    stretch: Stretch,
+    condition: Condition,
+    after: tuple[str, int] | None,
 ) -> Any:
-    c = jobs.table.c
+    c = table.table.c
     key = c[stretch.key]
     at: ColumnElement[Any] = null() if stretch.is_empty else key
-    rows = select(c.id, at.label("at")).where(c.status == STATUS_LITERALS[status])
+    rows = select(c.id, at.label("at"))
+    if status is not None:
+        rows = rows.where(c.status == STATUS_LITERALS[status])
     if status in FINISHED:
-        rows = rows.where(is_finished(jobs.table))
+        rows = rows.where(is_finished(table.table))
     if stretch.queue is not None:
         rows = rows.where(c.queue == stretch.queue, c.type == stretch.type)
     if stretch.key != "run_at":
         rows = rows.where(key.is_(None) if stretch.is_empty else key.is_not(None))
-    rows = rows.where(*_ages(jobs, status, condition))
+    if status is not None:
+        rows = rows.where(*_ages(table, status, condition))
     if after is not None:
         rows = rows.where(_behind(stretch, c, after))
     # The key also where it is empty: by id alone, the planner walks over the primary key, and that has all rows.
@@ -135,6 +172,17 @@ def _part(
     return rows.order_by(*([each.desc() for each in order] if stretch.is_descending else order)).limit(
         parameter("limit", type_=Integer())
     )
+
+
+def _of_key(table: MappedTable, condition: Condition, after: tuple[str, int] | None) -> Any:
+    c = table.table.c
+    # Materialized: in the order of ids, the planner may walk over the primary key, and look for the key in all rows.
+    held = select(c.id).where(c.idempotency_key == condition.key).cte("of_key").prefix_with("MATERIALIZED")
+    at: ColumnElement[Any] = null()
+    rows = select(held.c.id, at.label("at"))
+    if after is not None:
+        rows = rows.where(held.c.id < literal(after[1], BigInteger()))
+    return rows.order_by(held.c.id.desc()).limit(parameter("limit", type_=Integer()))
 
 
 def _behind(stretch: Stretch, c: Any, after: tuple[str, int]) -> ColumnElement[bool]:
@@ -148,25 +196,31 @@ def _behind(stretch: Stretch, c: Any, after: tuple[str, int]) -> ColumnElement[b
     return here < there if stretch.is_descending else here > there
 
 
-def _ages(jobs: JobTable, status: JobStatus, condition: Condition) -> list[ColumnElement[bool]]:
-    since = jobs.table.c[_SINCE.get(status, "finished_at")]
+def _ages(table: MappedTable, status: JobStatus, condition: Condition) -> list[ColumnElement[bool]]:
+    since = table.table.c[_SINCE.get(status, "finished_at")]
     ages: list[ColumnElement[bool]] = []
     if condition.older_than is not None:
-        ages.append(since <= later(jobs.now, -condition.older_than))
+        ages.append(since <= later(table.now, -condition.older_than))
     if condition.newer_than is not None:
-        ages.append(since >= later(jobs.now, -condition.newer_than))
+        ages.append(since >= later(table.now, -condition.newer_than))
     return ages
 
 
-def _matches(jobs: JobTable, condition: Condition) -> ColumnElement[bool]:
-    c = jobs.table.c
+def _matches(table: MappedTable, stretch: Stretch, condition: Condition) -> ColumnElement[bool]:
+    c = table.table.c
     conditions: list[ColumnElement[bool]] = [true()]
+    if not stretch.statuses:
+        statuses = [
+            and_(c.status == STATUS_LITERALS[status], *_ages(table, status, condition)) for status in condition.statuses
+        ]
+        conditions.append(or_(*statuses))
     if condition.type is not None:
         conditions.append(c.type == condition.type)
     if condition.queue is not None:
         conditions.append(c.queue == condition.queue)
     if condition.error is not None:
         conditions.append(func.coalesce(c.last_error, "").icontains(condition.error, autoescape=True))
+    conditions += [c[name] == value for name, value in condition.columns]
     return and_(*conditions)
 
 
@@ -174,7 +228,8 @@ def found_columns(jobs: MappedTable) -> list[ColumnElement[Any]]:
     """What a list shows of a job. As text and numbers: no driver loads every value that plain SQL can write."""
     c = jobs.table.c
     texts = ("type", "queue", "status", "locked_by")
-    times = ("run_at", "created_at", "started_at", "finished_at", "locked_until")
+    times = ["run_at", "created_at", "started_at", "finished_at", "locked_until"]
+    times += ["archived_at"] if "archived_at" in c else []
     return [
         *(c.id, c.attempts, c.max_attempts),
         *(cast_to(c[name], Text()).label(name) for name in texts),
@@ -194,7 +249,7 @@ def details(jobs: MappedTable) -> Executable:
     """All of one job, live or archived, and the clock. Index: the primary key. Parameter: of_id."""
     c = jobs.table.c
     texts = ("payload", "last_error", "errors", "result", "idempotency_key", "trace")
-    times = ("last_lease_expired_at", "slot", *(name for name in ("archived_at",) if name in c))
+    times = ("last_lease_expired_at", "slot")
     return select(
         *found_columns(jobs),
         *(c.refunds, c.claims, c.lease_expirations, c.schedule_id),

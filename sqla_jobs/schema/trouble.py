@@ -67,8 +67,8 @@ def is_missing_table(error: BaseException) -> bool:
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Tell whether the server has become a read-only one: its connections are of no use, though they are alive."""
-    return _state(error) == _READ_ONLY_STATE
+    """Tell whether the server has become a read-only one, or the file: connections are of no use, though alive."""
+    return _state(error) == _READ_ONLY_STATE or "readonly database" in str(error)
 
 
 def is_lock_timeout(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from sqlalchemy.orm import DeclarativeBase, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, sessionmaker
 
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.retention import Retention
@@ -22,10 +22,13 @@ class Base(DeclarativeBase): ...
 
 class Job(JobMixin, Base):
     __tablename__ = "job"
+    tenant: Mapped[str | None]
+    order_id: Mapped[int | None]
 
 
 class ArchivedJob(ArchivedJobMixin, Base):
     __tablename__ = "archived_job"
+    tenant: Mapped[str | None]
 
 
 class Schedule(ScheduleMixin, Base):
@@ -65,6 +68,10 @@ def make_worker() -> Worker:
 
 def make_tidy_worker() -> Worker:
     return Worker(jobs, sessionmaker(make_engine()), retention=Retention(done=timedelta(days=1)))
+
+
+def make_bare_worker() -> Worker:
+    return Worker(Jobs(Job, name="bare", now=clock.now), sessionmaker(make_engine()))
 
 
 def make_async_worker() -> Worker:

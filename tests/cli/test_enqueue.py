@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,9 @@ def test_job_is_enqueued_by_the_program(postgresql_office: Engine, calls: Calls)
     )
 
     assert (ended.code, ended.stderr) == (0, "")
-    assert ended.document == {
+    document = ended.document
+    run_at = datetime.fromisoformat(document.pop("run_at"))
+    assert document == {
         "dry_run": False,
         "job_id": 1,
         "type": "send",
@@ -32,6 +35,20 @@ def test_job_is_enqueued_by_the_program(postgresql_office: Engine, calls: Calls)
         job = session.get_one(office.Job, 1)
         assert (job.payload, job.idempotency_key, job.queue, job.max_attempts) == ({"to": "ann"}, "k", "slow", 7)
         assert (job.run_at - job.created_at).total_seconds() == pytest.approx(7200, abs=1)
+        assert job.run_at == run_at
+
+
+def test_job_is_enqueued_for_a_time(office_engine: Engine, calls: Calls) -> None:
+    """A time has an offset, and is said again in UTC; a key that is taken leaves the job as it was, and is no error."""
+    words = ("enqueue", "report", "--key", "k", "--run-at")
+
+    first = calls(*words, "2027-03-01T06:00+01:00")
+    again = calls(*words, "2028-03-01T06:00Z")
+
+    assert (first.code, first.stdout) == (0, "job 1: report in queue default, due at 2027-03-01 05:00:00Z\n")
+    assert (again.code, again.stdout) == (0, "job 1 has the key 'k' already, and is ready: nothing is enqueued\n")
+    with Session(office_engine) as session:
+        assert session.get_one(office.Job, 1).run_at == datetime(2027, 3, 1, 5, tzinfo=UTC)
 
 
 def test_dry_run_and_taken_key_store_nothing(office_engine: Engine, calls: Calls) -> None:
@@ -61,6 +78,13 @@ def test_dry_run_and_taken_key_store_nothing(office_engine: Engine, calls: Calls
         (["send", "-p", '{"to": "\\u0000"}'], "argument 'to' of handler 'send' holds a NUL character"),
         (["send", "-p", '{"to": "ann"}', "--delay", "soon"], "'soon' is no duration"),
         (["send", "-p", '{"to": "ann"}', "--key", ""], "key is empty"),
+        (["report", "--run-at", "2027-03-01T06:00"], "has no offset from UTC: write 2027-03-01T06:00Z for UTC, or"),
+        (["report", "--run-at", "tomorrow"], "'tomorrow' is no time: write it like 2026-03-01T06:00+01:00"),
+        (["report", "--run-at", "0001-01-01T00:00+23:00"], "run_at is from 1970 to 9998"),
+        (["report", "--run-at", "2027-03-01T06:00Z", "--delay", "5m"], "--delay (from now on) or --run-at (a time)"),
+        (["report", "--max-attempts", "2147483648"], "less than or equal to 2147483647"),
+        (["report", "-p", '{"days": ' + "[" * 5000 + "]" * 5000 + "}"], "is no JSON (it is nested too deep)"),
+        (["report", "--key", "a\udcffb"], r"'a\udcffb' has bytes that are no text in this terminal's encoding"),
     ],
 )
 def test_wrong_call_is_refused_with_the_remedy(

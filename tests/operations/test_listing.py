@@ -276,6 +276,7 @@ def test_found_job_has_its_row_and_the_line_that_names_its_error(scene: Scene) -
         locked_until=None,
         error="ValueError: no card",
         is_known=True,
+        archived_at=None,
     )
     assert first.run_at is not None
     assert first.run_at.tzinfo is UTC
@@ -347,14 +348,23 @@ def token(*parts: object) -> str:
 NO_PLACES: list[Any] = [
     *("", "x", "!!", "bm9uZQ", "ä", "\ud800", 5, b"x", "W10", token(1, 2), token("a", "", "", True, None, None)),
     *(token(2, "", "", True, "2027-05-03 12:00:00", "x"), token(2, "", "", True, "2027-05-03 12:00:00", 2**70)),
-    token(float("inf"), "", "", True, None, None),
+    *(
+        token(float("inf"), "", "", True, None, None),
+        token(-1, "", "", True, None, None),
+        token(9, "", "", True, None, None),
+    ),
+    *(token(3, "", "", True, "2027-05-03 12:00:00", 1), token(2, "", "", True, "2027-05-03 12:00:00\x00", 1)),
+    *(token(0, "", "", True, "w\x00", 1), token(0, "", "", True, "w\ud800", 1), "W" * 5000),
 ]
 
 
 @pytest.mark.parametrize("after", NO_PLACES)
 def test_place_that_no_page_gave_is_refused(after: Any) -> None:
     """It is refused before the database stumbles over it, which would end the caller's transaction."""
-    with Session() as session, pytest.raises(InvalidOption, match="no page of a list gave that: leave it out to begin"):
+    with (
+        Session() as session,
+        pytest.raises(InvalidOption, match="no page of such a list gave that: leave it out to begin"),
+    ):
         find_jobs(session, jobs, JobFilter(status="dead"), after=after)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase
 
 from sqla_jobs.schema import archiving, listing, reports, schedules, statements
 from sqla_jobs.schema.dialects import Listen, capabilities
-from sqla_jobs.schema.listing import Condition, Stretch
+from sqla_jobs.schema.listing import OF_ONE_KEY, OF_THE_ARCHIVE, Condition, Stretch
 from sqla_jobs.schema.mixins import ArchivedJobMixin, ScheduleMixin
 from sqla_jobs.schema.tables import archive_table, job_table, schedule_table
 from sqla_jobs.status import JobStatus
@@ -133,12 +133,19 @@ def said_by_people(can: Capabilities) -> dict[str, Any]:
     lane = Stretch((JobStatus.READY,), "run_at", queue="mail", type="send")
     running = Stretch((JobStatus.RUNNING,), "locked_by")
     told = Condition(type="send", older_than=60.0, error="refused")
+    done = Condition(queue="mail", newer_than=60.0, statuses=(JobStatus.DONE, JobStatus.DEAD))
+    keyed = Condition(key="order:1", statuses=tuple(JobStatus))
+    last = ("2026-11-30 00:00:00", 7)
     return {
         "window of dead letters": listing.window(JOBS, dead, Condition(), after=None),
         "next window of dead letters": listing.window(JOBS, dead, told, after=("2026-11-30 00:00:00", 7)),
         "window of rows ended by hand": listing.window(JOBS, undated, Condition(), after=("", 7)),
         "window of a lane": listing.window(JOBS, lane, Condition(), after=("2026-11-30 00:00:00", 7)),
         "window of running jobs": listing.window(JOBS, running, Condition(), after=("w", 7)),
+        "window of one key": listing.window(JOBS, OF_ONE_KEY, keyed, after=None),
+        "window of archived jobs": listing.window(ARCHIVE, OF_THE_ARCHIVE, Condition(statuses=letters), after=None),
+        "next window of archived jobs": listing.window(ARCHIVE, OF_THE_ARCHIVE, done, after=last),
+        "next window of archived jobs of one key": listing.window(ARCHIVE, OF_ONE_KEY, keyed, after=("", 7)),
         "lanes": listing.lanes_of(JOBS),
         "details": listing.details(JOBS),
         "details of an archived job": listing.details(ARCHIVE),

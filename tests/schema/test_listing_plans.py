@@ -11,10 +11,10 @@ from sqlalchemy import event, text
 from sqla_jobs.schema import listing
 from sqla_jobs.schema.constructs import said
 from sqla_jobs.schema.dialects import as_rows, capabilities
-from sqla_jobs.schema.listing import Condition, Stretch
+from sqla_jobs.schema.listing import OF_ONE_KEY, OF_THE_ARCHIVE, Condition, Stretch
 from sqla_jobs.status import JobStatus
 from tests.engines import build_engine, fresh_database
-from tests.schema.spoken import DIALECTS, JOBS
+from tests.schema.spoken import ARCHIVE, DIALECTS, JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +26,21 @@ CAN: Final = capabilities(DIALECTS["postgresql"])
 COUNTS: Final = {"done": 20_000, "failed": 2_000, "dead": 2_000, "ready": 2_000, "running": 200}
 
 FILLED: Final = """
-INSERT INTO job (type, queue, status, run_at, created_at, started_at, finished_at, locked_by, last_error)
+INSERT INTO job (type, queue, status, run_at, created_at, started_at, finished_at, locked_by, last_error,
+                 idempotency_key)
 SELECT CASE WHEN n % 2 = 0 THEN 'send' ELSE 'report' END, CASE WHEN n % 4 < 2 THEN 'default' ELSE 'mail' END, status,
        at, at, at, CASE WHEN status IN ('done', 'failed', 'dead') AND n % 50 > 0 THEN at END,
-       CASE WHEN status = 'running' AND n % 50 > 0 THEN 'w' || n % 10 END, 'OSError: ' || n
+       CASE WHEN status = 'running' AND n % 50 > 0 THEN 'w' || n % 10 END, 'OSError: ' || n,
+       CASE WHEN n % 5 > 0 THEN status || ':' || n END
 FROM (SELECT n, CAST(:status AS text) AS status, timestamptz '2024-01-01 00:00:00+00' - n * interval '1 minute' AS at
       FROM generate_series(1, :count) AS n) AS numbers
+"""
+
+ARCHIVED: Final = """
+INSERT INTO archived_job (id, type, payload, queue, idempotency_key, status, run_at, errors, created_at, archived_at)
+SELECT id, type, payload, queue, CASE WHEN id % 2 = 0 THEN 'nightly:' || id % 500 ELSE 'often' END, status, run_at,
+       errors, created_at, run_at
+FROM job WHERE status IN ('done', 'dead')
 """
 
 LIMIT: Final = 50
@@ -45,10 +54,12 @@ def engine(postgresql_server: str) -> Iterator[Engine]:
     with fresh_database(postgresql_server) as url:
         engine = build_engine(url)
         JOBS.table.create(engine)
+        ARCHIVE.table.create(engine)
         with engine.begin() as connection:
             for status, count in COUNTS.items():
                 connection.execute(text(FILLED), {"status": status, "count": count})
-            connection.execute(text("ANALYZE job"))
+            connection.execute(text(ARCHIVED))
+            connection.execute(text("ANALYZE job, archived_job"))
         yield engine
         engine.dispose()
 
@@ -69,7 +80,7 @@ def scans(connection: Connection, statement: Executable, parameters: dict[str, A
 
 
 def _job_scans(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if node.get("Relation Name") == "job" and "Scan" in node["Node Type"]:
+    if node.get("Relation Name") in {"job", "archived_job"} and "Scan" in node["Node Type"]:
         yield node
     for part in node.get("Plans", ()):
         yield from _job_scans(part)
@@ -121,6 +132,47 @@ def test_window_reads_its_rows_and_hardly_more(engine: Engine, name: str) -> Non
     # Its place once more for the rows themselves.
     assert sum(rows_read(scan) for scan in found) <= (len(part.statuses) + 1) * LIMIT + 5
     assert 0 < len(rows) <= LIMIT or name in {"running nowhere", "dead letters, new"}
+
+
+EVERY = tuple(JobStatus)
+
+BY_KEY: dict[str, tuple[Any, Condition, int, int]] = {
+    "live": (JOBS, Condition(key="done:7", statuses=EVERY), 1, 2),
+    "live, of another status": (JOBS, Condition(key="done:7", statuses=(JobStatus.READY,)), 1, 2),
+    "nowhere": (JOBS, Condition(key="done:5", statuses=EVERY), 0, 0),
+    # All that hold the key, once, and the rows of the window.
+    "archived": (ARCHIVE, Condition(key="nightly:8", statuses=EVERY), 44, 88),
+}
+
+
+@pytest.mark.parametrize("name", BY_KEY)
+def test_key_is_found_by_its_index(engine: Engine, name: str) -> None:
+    """A key is looked up in its index, and nothing is read but rows that hold it."""
+    table, condition, found, most = BY_KEY[name]
+    statement = listing.window(table, OF_ONE_KEY, condition, after=None)
+
+    with engine.connect() as connection:
+        plan = scans(connection, statement, said({"limit": LIMIT}))
+        rows = connection.execute(statement, said({"limit": LIMIT})).all()
+
+    assert "Seq Scan" not in {scan["Node Type"] for scan in plan}
+    assert len(rows) == found
+    assert sum(rows_read(scan) for scan in plan) <= most
+
+
+@pytest.mark.parametrize("after", [None, (TIME, 10**6)])
+@pytest.mark.parametrize("condition", [Condition(statuses=EVERY), Condition(type="send", statuses=(JobStatus.DEAD,))])
+def test_window_of_the_archive_reads_its_rows_and_hardly_more(
+    engine: Engine, condition: Condition, after: tuple[str, int] | None
+) -> None:
+    """It goes along the index of the archive from its place on, whatever the condition leaves of the rows."""
+    statement = listing.window(ARCHIVE, OF_THE_ARCHIVE, condition, after=after)
+
+    with engine.connect() as connection:
+        plan = scans(connection, statement, said({"limit": LIMIT}))
+
+    assert {scan["Index Name"] for scan in plan} == {"ix_archived_job_archived", "archived_job_pkey"}
+    assert LIMIT < sum(rows_read(scan) for scan in plan) <= 2 * LIMIT + 5
 
 
 def given(status: str) -> dict[str, Any]:

@@ -318,7 +318,7 @@ FROM given;
 LISTEN "sqla_jobs:job";
 
 -- look
-SELECT next.wait, CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS now, schedule.id, schedule.enabled, schedule.catch_up_limit, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, schedule."offset" AS "offset", CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS next_run_at, CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS last_slot, CAST(CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS TEXT) AS seen_next_run_at, CAST(CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS TEXT) AS seen_last_slot, schedule.planned_cron IS NULL OR schedule.cron != schedule.planned_cron OR schedule.planned_timezone IS NULL OR schedule.timezone != schedule.planned_timezone OR schedule.planned_enabled IS NULL OR schedule.enabled != schedule.planned_enabled OR schedule.enabled = (schedule.next_run_at IS NULL) AS is_edited, schedule.retired_at IS NOT NULL AS is_retired, CASE WHEN (schedule.overlap = %(overlap_1)s::VARCHAR) THEN EXISTS (SELECT job.id
+SELECT next.wait, CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS now, schedule.id, schedule.catch_up_limit, CAST(schedule.enabled AS TEXT) AS enabled, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, schedule."offset" AS "offset", CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS next_run_at, CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS last_slot, CAST(CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS TEXT) AS seen_next_run_at, CAST(CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS TEXT) AS seen_last_slot, schedule.planned_cron IS NULL OR schedule.cron != schedule.planned_cron OR schedule.planned_timezone IS NULL OR schedule.timezone != schedule.planned_timezone OR schedule.planned_enabled IS NULL OR schedule.enabled != schedule.planned_enabled OR schedule.enabled = (schedule.next_run_at IS NULL) AS is_edited, schedule.retired_at IS NOT NULL AS is_retired, CASE WHEN (schedule.overlap = %(overlap_1)s::VARCHAR) THEN EXISTS (SELECT job.id
 FROM job
 WHERE job.schedule_id IS NOT NULL AND job.status IN ('ready', 'running') AND job.schedule_id = schedule.id) ELSE false END AS has_unfinished
 FROM (SELECT CAST(EXTRACT(EPOCH FROM (SELECT min(schedule.next_run_at) AS min_1
@@ -340,10 +340,10 @@ WHERE schedule.retired_at > (statement_timestamp() + CAST(%(param_2)s AS DOUBLE 
 -- move
 WITH given AS MATERIALIZED
 (SELECT each.id AS id, each.cron AS cron, each.timezone AS timezone, each.enabled AS enabled, each.seen_next_run_at AS seen_next_run_at, each.seen_last_slot AS seen_last_slot, each.is_planned AS is_planned, each.next_run_at AS next_run_at, each.last_slot AS last_slot, each.missed AS missed, each."overlaps" AS "overlaps", each.error AS error
-FROM json_to_recordset(CAST(%(sqla_jobs_rows)s::VARCHAR AS JSON)) AS each(id BIGINT, cron VARCHAR, timezone VARCHAR, enabled BOOLEAN, seen_next_run_at TEXT, seen_last_slot TEXT, is_planned BOOLEAN, next_run_at DOUBLE PRECISION, last_slot DOUBLE PRECISION, missed BIGINT, "overlaps" BIGINT, error TEXT)),
+FROM json_to_recordset(CAST(%(sqla_jobs_rows)s::VARCHAR AS JSON)) AS each(id BIGINT, cron VARCHAR, timezone VARCHAR, enabled TEXT, seen_next_run_at TEXT, seen_last_slot TEXT, is_planned BOOLEAN, next_run_at DOUBLE PRECISION, last_slot DOUBLE PRECISION, missed BIGINT, "overlaps" BIGINT, error TEXT)),
 unchanged AS MATERIALIZED
 (SELECT schedule.id AS id
-FROM given JOIN schedule ON schedule.id = given.id AND schedule.cron = given.cron AND schedule.timezone = given.timezone AND schedule.enabled = given.enabled AND schedule.retired_at IS NULL AND CAST(CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS TEXT) IS NOT DISTINCT FROM given.seen_next_run_at AND CAST(CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS TEXT) IS NOT DISTINCT FROM given.seen_last_slot
+FROM given JOIN schedule ON schedule.id = given.id AND CAST(schedule.cron AS TEXT) = given.cron AND CAST(schedule.timezone AS TEXT) = given.timezone AND CAST(schedule.enabled AS TEXT) = given.enabled AND schedule.retired_at IS NULL AND CAST(CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS TEXT) IS NOT DISTINCT FROM given.seen_next_run_at AND CAST(CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS TEXT) IS NOT DISTINCT FROM given.seen_last_slot
 WHERE schedule.id = ANY (array((SELECT given.id
 FROM given))) ORDER BY schedule.id FOR NO KEY UPDATE OF schedule SKIP LOCKED)
  UPDATE schedule SET planned_cron=CASE WHEN given.is_planned THEN schedule.cron ELSE schedule.planned_cron END, planned_timezone=CASE WHEN given.is_planned THEN schedule.timezone ELSE schedule.planned_timezone END, planned_enabled=CASE WHEN given.is_planned THEN schedule.enabled ELSE schedule.planned_enabled END, next_run_at=CASE WHEN given.is_planned THEN to_timestamp(given.next_run_at) ELSE schedule.next_run_at END, last_slot=to_timestamp(given.last_slot), slots_missed=CASE WHEN (schedule.slots_missed < %(slots_missed_1)s::BIGINT) THEN schedule.slots_missed + given.missed ELSE schedule.slots_missed END, overlaps_skipped=(schedule.overlaps_skipped + given."overlaps"), last_error=given.error FROM given WHERE schedule.id = given.id AND schedule.id = ANY (array((SELECT unchanged.id
@@ -391,7 +391,7 @@ SELECT schedule.name
 FROM schedule ORDER BY schedule.name;
 
 -- listed schedules
-SELECT schedule.id, schedule.enabled, schedule.catch_up_limit, schedule.slots_missed, schedule.overlaps_skipped, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.declared_by AS TEXT) AS declared_by, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS next_run_at, CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS last_slot, CAST(EXTRACT(EPOCH FROM schedule.retired_at) AS DOUBLE PRECISION) AS retired_at, CAST(EXTRACT(EPOCH FROM schedule.created_at) AS DOUBLE PRECISION) AS created_at, schedule."offset" AS "offset"
+SELECT schedule.id, CAST(schedule.enabled AS TEXT) AS enabled, schedule.catch_up_limit, schedule.slots_missed, schedule.overlaps_skipped, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.declared_by AS TEXT) AS declared_by, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, CAST(EXTRACT(EPOCH FROM schedule.next_run_at) AS DOUBLE PRECISION) AS next_run_at, CAST(EXTRACT(EPOCH FROM schedule.last_slot) AS DOUBLE PRECISION) AS last_slot, CAST(EXTRACT(EPOCH FROM schedule.retired_at) AS DOUBLE PRECISION) AS retired_at, CAST(EXTRACT(EPOCH FROM schedule.created_at) AS DOUBLE PRECISION) AS created_at, schedule."offset" AS "offset"
 FROM schedule
 WHERE %(sqla_jobs_after)s::VARCHAR IS NULL OR schedule.name > %(sqla_jobs_after)s::VARCHAR ORDER BY schedule.name
  LIMIT %(sqla_jobs_limit)s::INTEGER;
@@ -466,6 +466,57 @@ WHERE job.status = 'running' AND job.locked_by IS NOT NULL AND (job.locked_by, j
  SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, true AS matches, CASE WHEN true THEN CAST(job.last_error AS TEXT) END AS last_error
 FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first_rows.id;
 
+-- window of one key
+WITH of_key AS MATERIALIZED
+(SELECT job.id AS id
+FROM job
+WHERE job.idempotency_key = %(idempotency_key_1)s::VARCHAR),
+first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT of_key.id AS id, NULL AS at
+FROM of_key ORDER BY of_key.id DESC
+ LIMIT %(sqla_jobs_limit)s::INTEGER) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT %(sqla_jobs_limit)s::INTEGER)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(first_rows.at AS TEXT) AS at, job.status = 'ready' OR job.status = 'running' OR job.status = 'done' OR job.status = 'failed' OR job.status = 'dead' AS matches, CASE WHEN (job.status = 'ready' OR job.status = 'running' OR job.status = 'done' OR job.status = 'failed' OR job.status = 'dead') THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- window of archived jobs
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT archived_job.id AS id, archived_job.archived_at AS at
+FROM archived_job
+WHERE archived_job.archived_at IS NOT NULL ORDER BY archived_job.archived_at DESC, archived_job.id DESC
+ LIMIT %(sqla_jobs_limit)s::INTEGER) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT %(sqla_jobs_limit)s::INTEGER)
+ SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM archived_job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM archived_job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM archived_job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM archived_job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM archived_job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(EXTRACT(EPOCH FROM archived_job.archived_at) AS DOUBLE PRECISION) AS archived_at, (to_json(first_rows.at) #>> '{}') AS at, archived_job.status = 'dead' OR archived_job.status = 'failed' AS matches, CASE WHEN (archived_job.status = 'dead' OR archived_job.status = 'failed') THEN CAST(archived_job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN archived_job ON archived_job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- next window of archived jobs
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT archived_job.id AS id, archived_job.archived_at AS at
+FROM archived_job
+WHERE archived_job.archived_at IS NOT NULL AND (archived_job.archived_at, archived_job.id) < (CAST(%(param_3)s::VARCHAR AS TIMESTAMP WITH TIME ZONE), %(param_4)s::BIGINT) ORDER BY archived_job.archived_at DESC, archived_job.id DESC
+ LIMIT %(sqla_jobs_limit)s::INTEGER) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT %(sqla_jobs_limit)s::INTEGER)
+ SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM archived_job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM archived_job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM archived_job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM archived_job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM archived_job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(EXTRACT(EPOCH FROM archived_job.archived_at) AS DOUBLE PRECISION) AS archived_at, (to_json(first_rows.at) #>> '{}') AS at, (archived_job.status = 'done' AND archived_job.finished_at >= (statement_timestamp() + CAST(%(param_1)s AS DOUBLE PRECISION) * INTERVAL '1 second') OR archived_job.status = 'dead' AND archived_job.finished_at >= (statement_timestamp() + CAST(%(param_2)s AS DOUBLE PRECISION) * INTERVAL '1 second')) AND archived_job.queue = %(queue_1)s::VARCHAR AS matches, CASE WHEN ((archived_job.status = 'done' AND archived_job.finished_at >= (statement_timestamp() + CAST(%(param_1)s AS DOUBLE PRECISION) * INTERVAL '1 second') OR archived_job.status = 'dead' AND archived_job.finished_at >= (statement_timestamp() + CAST(%(param_2)s AS DOUBLE PRECISION) * INTERVAL '1 second')) AND archived_job.queue = %(queue_1)s::VARCHAR) THEN CAST(archived_job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN archived_job ON archived_job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- next window of archived jobs of one key
+WITH of_key AS MATERIALIZED
+(SELECT archived_job.id AS id
+FROM archived_job
+WHERE archived_job.idempotency_key = %(idempotency_key_1)s::VARCHAR),
+first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT of_key.id AS id, NULL AS at
+FROM of_key
+WHERE of_key.id < %(param_1)s::BIGINT ORDER BY of_key.id DESC
+ LIMIT %(sqla_jobs_limit)s::INTEGER) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT %(sqla_jobs_limit)s::INTEGER)
+ SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM archived_job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM archived_job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM archived_job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM archived_job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM archived_job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(EXTRACT(EPOCH FROM archived_job.archived_at) AS DOUBLE PRECISION) AS archived_at, CAST(first_rows.at AS TEXT) AS at, archived_job.status = 'ready' OR archived_job.status = 'running' OR archived_job.status = 'done' OR archived_job.status = 'failed' OR archived_job.status = 'dead' AS matches, CASE WHEN (archived_job.status = 'ready' OR archived_job.status = 'running' OR archived_job.status = 'done' OR archived_job.status = 'failed' OR archived_job.status = 'dead') THEN CAST(archived_job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN archived_job ON archived_job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
 -- lanes
 WITH RECURSIVE lane(queue, type, run_at) AS
 (SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
@@ -489,7 +540,7 @@ FROM job
 WHERE job.id = %(sqla_jobs_of_id)s::BIGINT;
 
 -- details of an archived job
-SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM archived_job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM archived_job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM archived_job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM archived_job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM archived_job.locked_until) AS DOUBLE PRECISION) AS locked_until, archived_job.refunds, archived_job.claims, archived_job.lease_expirations, archived_job.schedule_id, CAST(archived_job.payload AS TEXT) AS payload, CAST(archived_job.last_error AS TEXT) AS last_error, CAST(archived_job.errors AS TEXT) AS errors, CAST(archived_job.result AS TEXT) AS result, CAST(archived_job.idempotency_key AS TEXT) AS idempotency_key, CAST(archived_job.trace AS TEXT) AS trace, CAST(EXTRACT(EPOCH FROM archived_job.last_lease_expired_at) AS DOUBLE PRECISION) AS last_lease_expired_at, CAST(EXTRACT(EPOCH FROM archived_job.slot) AS DOUBLE PRECISION) AS slot, CAST(EXTRACT(EPOCH FROM archived_job.archived_at) AS DOUBLE PRECISION) AS archived_at, CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS now, archived_job.run_at <= statement_timestamp() AS is_due, coalesce(archived_job.locked_until <= statement_timestamp(), true) AS is_lease_over
+SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, CAST(EXTRACT(EPOCH FROM archived_job.run_at) AS DOUBLE PRECISION) AS run_at, CAST(EXTRACT(EPOCH FROM archived_job.created_at) AS DOUBLE PRECISION) AS created_at, CAST(EXTRACT(EPOCH FROM archived_job.started_at) AS DOUBLE PRECISION) AS started_at, CAST(EXTRACT(EPOCH FROM archived_job.finished_at) AS DOUBLE PRECISION) AS finished_at, CAST(EXTRACT(EPOCH FROM archived_job.locked_until) AS DOUBLE PRECISION) AS locked_until, CAST(EXTRACT(EPOCH FROM archived_job.archived_at) AS DOUBLE PRECISION) AS archived_at, archived_job.refunds, archived_job.claims, archived_job.lease_expirations, archived_job.schedule_id, CAST(archived_job.payload AS TEXT) AS payload, CAST(archived_job.last_error AS TEXT) AS last_error, CAST(archived_job.errors AS TEXT) AS errors, CAST(archived_job.result AS TEXT) AS result, CAST(archived_job.idempotency_key AS TEXT) AS idempotency_key, CAST(archived_job.trace AS TEXT) AS trace, CAST(EXTRACT(EPOCH FROM archived_job.last_lease_expired_at) AS DOUBLE PRECISION) AS last_lease_expired_at, CAST(EXTRACT(EPOCH FROM archived_job.slot) AS DOUBLE PRECISION) AS slot, CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION) AS now, archived_job.run_at <= statement_timestamp() AS is_due, coalesce(archived_job.locked_until <= statement_timestamp(), true) AS is_lease_over
 FROM archived_job
 WHERE archived_job.id = %(sqla_jobs_of_id)s::BIGINT;
 

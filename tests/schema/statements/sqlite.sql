@@ -235,7 +235,7 @@ FROM job
 WHERE job.status = 'ready' AND job.type = ? ORDER BY job.id;
 
 -- look
-SELECT next.wait, round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS now, schedule.id, schedule.enabled, schedule.catch_up_limit, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, schedule."offset" AS "offset", round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS next_run_at, round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS last_slot, CAST(round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS TEXT) AS seen_next_run_at, CAST(round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS TEXT) AS seen_last_slot, schedule.planned_cron IS NULL OR schedule.cron != schedule.planned_cron OR schedule.planned_timezone IS NULL OR schedule.timezone != schedule.planned_timezone OR schedule.planned_enabled IS NULL OR schedule.enabled != schedule.planned_enabled OR schedule.enabled = (schedule.next_run_at IS NULL) AS is_edited, schedule.retired_at IS NOT NULL AS is_retired, CASE WHEN (schedule.overlap = ?) THEN EXISTS (SELECT job.id
+SELECT next.wait, round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS now, schedule.id, schedule.catch_up_limit, CAST(schedule.enabled AS TEXT) AS enabled, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, schedule."offset" AS "offset", round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS next_run_at, round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS last_slot, CAST(round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS TEXT) AS seen_next_run_at, CAST(round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS TEXT) AS seen_last_slot, schedule.planned_cron IS NULL OR schedule.cron != schedule.planned_cron OR schedule.planned_timezone IS NULL OR schedule.timezone != schedule.planned_timezone OR schedule.planned_enabled IS NULL OR schedule.enabled != schedule.planned_enabled OR schedule.enabled = (schedule.next_run_at IS NULL) AS is_edited, schedule.retired_at IS NOT NULL AS is_retired, CASE WHEN (schedule.overlap = ?) THEN EXISTS (SELECT job.id
 FROM job
 WHERE job.schedule_id IS NOT NULL AND job.status IN ('ready', 'running') AND job.schedule_id = schedule.id) ELSE 0 END AS has_unfinished
 FROM (SELECT round((julianday((SELECT min(schedule.next_run_at) AS min_1
@@ -260,7 +260,7 @@ WITH given AS MATERIALIZED
 FROM json_each(?) AS "each"),
 unchanged AS MATERIALIZED
 (SELECT schedule.id AS id
-FROM given JOIN schedule ON schedule.id = given.id AND schedule.cron = given.cron AND schedule.timezone = given.timezone AND schedule.enabled = given.enabled AND schedule.retired_at IS NULL AND CAST(round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS TEXT) IS given.seen_next_run_at AND CAST(round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS TEXT) IS given.seen_last_slot
+FROM given JOIN schedule ON schedule.id = given.id AND CAST(schedule.cron AS TEXT) = given.cron AND CAST(schedule.timezone AS TEXT) = given.timezone AND CAST(schedule.enabled AS TEXT) = given.enabled AND schedule.retired_at IS NULL AND CAST(round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS TEXT) IS given.seen_next_run_at AND CAST(round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS TEXT) IS given.seen_last_slot
 WHERE schedule.id IN (SELECT given.id
 FROM given) ORDER BY schedule.id)
  UPDATE schedule SET planned_cron=CASE WHEN given.is_planned THEN schedule.cron ELSE schedule.planned_cron END, planned_timezone=CASE WHEN given.is_planned THEN schedule.timezone ELSE schedule.planned_timezone END, planned_enabled=CASE WHEN given.is_planned THEN schedule.enabled ELSE schedule.planned_enabled END, next_run_at=CASE WHEN given.is_planned THEN strftime('%Y-%m-%d %H:%M:%f000', given.next_run_at, 'unixepoch') ELSE schedule.next_run_at END, last_slot=strftime('%Y-%m-%d %H:%M:%f000', given.last_slot, 'unixepoch'), slots_missed=CASE WHEN (schedule.slots_missed < ?) THEN schedule.slots_missed + given.missed ELSE schedule.slots_missed END, overlaps_skipped=(schedule.overlaps_skipped + given.overlaps), last_error=given.error FROM given WHERE schedule.id = given.id AND schedule.id IN (SELECT unchanged.id
@@ -308,7 +308,7 @@ SELECT schedule.name
 FROM schedule ORDER BY schedule.name;
 
 -- listed schedules
-SELECT schedule.id, schedule.enabled, schedule.catch_up_limit, schedule.slots_missed, schedule.overlaps_skipped, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.declared_by AS TEXT) AS declared_by, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS next_run_at, round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS last_slot, round((julianday(schedule.retired_at) - 2440587.5) * 86400.0, 3) AS retired_at, round((julianday(schedule.created_at) - 2440587.5) * 86400.0, 3) AS created_at, schedule."offset" AS "offset"
+SELECT schedule.id, CAST(schedule.enabled AS TEXT) AS enabled, schedule.catch_up_limit, schedule.slots_missed, schedule.overlaps_skipped, CAST(schedule.name AS TEXT) AS name, CAST(schedule.job_type AS TEXT) AS job_type, CAST(schedule.queue AS TEXT) AS queue, CAST(schedule.cron AS TEXT) AS cron, CAST(schedule.timezone AS TEXT) AS timezone, CAST(schedule.catch_up AS TEXT) AS catch_up, CAST(schedule.overlap AS TEXT) AS overlap, CAST(schedule.declared_by AS TEXT) AS declared_by, CAST(schedule.last_error AS TEXT) AS last_error, CAST(schedule.payload AS TEXT) AS payload, round((julianday(schedule.next_run_at) - 2440587.5) * 86400.0, 3) AS next_run_at, round((julianday(schedule.last_slot) - 2440587.5) * 86400.0, 3) AS last_slot, round((julianday(schedule.retired_at) - 2440587.5) * 86400.0, 3) AS retired_at, round((julianday(schedule.created_at) - 2440587.5) * 86400.0, 3) AS created_at, schedule."offset" AS "offset"
 FROM schedule
 WHERE ? IS NULL OR schedule.name > ? ORDER BY schedule.name
  LIMIT ? OFFSET ?;
@@ -383,6 +383,57 @@ WHERE job.status = 'running' AND job.locked_by IS NOT NULL AND (job.locked_by, j
  SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, CAST(first_rows.at AS TEXT) AS at, 1 = 1 AS matches, CASE WHEN 1 = 1 THEN CAST(job.last_error AS TEXT) END AS last_error
 FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at, first_rows.id;
 
+-- window of one key
+WITH of_key AS MATERIALIZED
+(SELECT job.id AS id
+FROM job
+WHERE job.idempotency_key = ?),
+first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT of_key.id AS id, NULL AS at
+FROM of_key ORDER BY of_key.id DESC
+ LIMIT ? OFFSET ?) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT ? OFFSET ?)
+ SELECT job.id, job.attempts, job.max_attempts, CAST(job.type AS TEXT) AS type, CAST(job.queue AS TEXT) AS queue, CAST(job.status AS TEXT) AS status, CAST(job.locked_by AS TEXT) AS locked_by, round((julianday(job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, CAST(first_rows.at AS TEXT) AS at, job.status = 'ready' OR job.status = 'running' OR job.status = 'done' OR job.status = 'failed' OR job.status = 'dead' AS matches, CASE WHEN (job.status = 'ready' OR job.status = 'running' OR job.status = 'done' OR job.status = 'failed' OR job.status = 'dead') THEN CAST(job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN job ON job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- window of archived jobs
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT archived_job.id AS id, archived_job.archived_at AS at
+FROM archived_job
+WHERE archived_job.archived_at IS NOT NULL ORDER BY archived_job.archived_at DESC, archived_job.id DESC
+ LIMIT ? OFFSET ?) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT ? OFFSET ?)
+ SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, round((julianday(archived_job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(archived_job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(archived_job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(archived_job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(archived_job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, round((julianday(archived_job.archived_at) - 2440587.5) * 86400.0, 3) AS archived_at, CAST(first_rows.at AS TEXT) AS at, archived_job.status = 'dead' OR archived_job.status = 'failed' AS matches, CASE WHEN (archived_job.status = 'dead' OR archived_job.status = 'failed') THEN CAST(archived_job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN archived_job ON archived_job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- next window of archived jobs
+WITH first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT archived_job.id AS id, archived_job.archived_at AS at
+FROM archived_job
+WHERE archived_job.archived_at IS NOT NULL AND (archived_job.archived_at, archived_job.id) < (?, ?) ORDER BY archived_job.archived_at DESC, archived_job.id DESC
+ LIMIT ? OFFSET ?) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT ? OFFSET ?)
+ SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, round((julianday(archived_job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(archived_job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(archived_job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(archived_job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(archived_job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, round((julianday(archived_job.archived_at) - 2440587.5) * 86400.0, 3) AS archived_at, CAST(first_rows.at AS TEXT) AS at, (archived_job.status = 'done' AND archived_job.finished_at >= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)) OR archived_job.status = 'dead' AND archived_job.finished_at >= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?))) AND archived_job.queue = ? AS matches, CASE WHEN ((archived_job.status = 'done' AND archived_job.finished_at >= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?)) OR archived_job.status = 'dead' AND archived_job.finished_at >= strftime('%Y-%m-%d %H:%M:%f000', strftime('%Y-%m-%d %H:%M:%f000', 'now'), printf('%+.3f seconds', ?))) AND archived_job.queue = ?) THEN CAST(archived_job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN archived_job ON archived_job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
+-- next window of archived jobs of one key
+WITH of_key AS MATERIALIZED
+(SELECT archived_job.id AS id
+FROM archived_job
+WHERE archived_job.idempotency_key = ?),
+first_rows AS
+(SELECT w.id AS id, w.at AS at
+FROM (SELECT of_key.id AS id, NULL AS at
+FROM of_key
+WHERE of_key.id < ? ORDER BY of_key.id DESC
+ LIMIT ? OFFSET ?) AS w ORDER BY w.at DESC, w.id DESC
+ LIMIT ? OFFSET ?)
+ SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, round((julianday(archived_job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(archived_job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(archived_job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(archived_job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(archived_job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, round((julianday(archived_job.archived_at) - 2440587.5) * 86400.0, 3) AS archived_at, CAST(first_rows.at AS TEXT) AS at, archived_job.status = 'ready' OR archived_job.status = 'running' OR archived_job.status = 'done' OR archived_job.status = 'failed' OR archived_job.status = 'dead' AS matches, CASE WHEN (archived_job.status = 'ready' OR archived_job.status = 'running' OR archived_job.status = 'done' OR archived_job.status = 'failed' OR archived_job.status = 'dead') THEN CAST(archived_job.last_error AS TEXT) END AS last_error
+FROM first_rows JOIN archived_job ON archived_job.id = first_rows.id ORDER BY first_rows.at DESC, first_rows.id DESC;
+
 -- lanes
 WITH RECURSIVE lane(queue, type, run_at) AS
 (SELECT first.queue AS queue, first.type AS type, first.run_at AS run_at
@@ -406,7 +457,7 @@ FROM job
 WHERE job.id = ?;
 
 -- details of an archived job
-SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, round((julianday(archived_job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(archived_job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(archived_job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(archived_job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(archived_job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, archived_job.refunds, archived_job.claims, archived_job.lease_expirations, archived_job.schedule_id, CAST(archived_job.payload AS TEXT) AS payload, CAST(archived_job.last_error AS TEXT) AS last_error, CAST(archived_job.errors AS TEXT) AS errors, CAST(archived_job.result AS TEXT) AS result, CAST(archived_job.idempotency_key AS TEXT) AS idempotency_key, CAST(archived_job.trace AS TEXT) AS trace, round((julianday(archived_job.last_lease_expired_at) - 2440587.5) * 86400.0, 3) AS last_lease_expired_at, round((julianday(archived_job.slot) - 2440587.5) * 86400.0, 3) AS slot, round((julianday(archived_job.archived_at) - 2440587.5) * 86400.0, 3) AS archived_at, round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS now, archived_job.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AS is_due, coalesce(archived_job.locked_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now'), 1) AS is_lease_over
+SELECT archived_job.id, archived_job.attempts, archived_job.max_attempts, CAST(archived_job.type AS TEXT) AS type, CAST(archived_job.queue AS TEXT) AS queue, CAST(archived_job.status AS TEXT) AS status, CAST(archived_job.locked_by AS TEXT) AS locked_by, round((julianday(archived_job.run_at) - 2440587.5) * 86400.0, 3) AS run_at, round((julianday(archived_job.created_at) - 2440587.5) * 86400.0, 3) AS created_at, round((julianday(archived_job.started_at) - 2440587.5) * 86400.0, 3) AS started_at, round((julianday(archived_job.finished_at) - 2440587.5) * 86400.0, 3) AS finished_at, round((julianday(archived_job.locked_until) - 2440587.5) * 86400.0, 3) AS locked_until, round((julianday(archived_job.archived_at) - 2440587.5) * 86400.0, 3) AS archived_at, archived_job.refunds, archived_job.claims, archived_job.lease_expirations, archived_job.schedule_id, CAST(archived_job.payload AS TEXT) AS payload, CAST(archived_job.last_error AS TEXT) AS last_error, CAST(archived_job.errors AS TEXT) AS errors, CAST(archived_job.result AS TEXT) AS result, CAST(archived_job.idempotency_key AS TEXT) AS idempotency_key, CAST(archived_job.trace AS TEXT) AS trace, round((julianday(archived_job.last_lease_expired_at) - 2440587.5) * 86400.0, 3) AS last_lease_expired_at, round((julianday(archived_job.slot) - 2440587.5) * 86400.0, 3) AS slot, round((julianday(strftime('%Y-%m-%d %H:%M:%f000', 'now')) - 2440587.5) * 86400.0, 3) AS now, archived_job.run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now') AS is_due, coalesce(archived_job.locked_until <= strftime('%Y-%m-%d %H:%M:%f000', 'now'), 1) AS is_lease_over
 FROM archived_job
 WHERE archived_job.id = ?;
 
