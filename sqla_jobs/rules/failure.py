@@ -27,7 +27,9 @@ _PARTS_OF_ERRORS = ("[SQL:", "HINT:", "CONTEXT:", "QUERY:", "Traceback ", "The a
 
 _PASSWORD_GIVEN = re.compile(r"(?i)(\bpassword\s{0,3}=\s{0,3})(?:'[^']*'|[^\s'\"&;,)]+)")
 
-_PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)(?!\d+/)[^\s'\"]+@")
+_USER_IN_URL = re.compile(r"(?=(://[^\s:/@]*:)(?!\d+/))")
+
+_END_OF_URL = re.compile(r"[\s'\"]|\Z")
 
 
 def describe(error: BaseException, *, redact: Callable[[str], str] | None = None) -> str:
@@ -126,12 +128,33 @@ def _shortened(text: str) -> str:
 
 def mask(text: str) -> str:
     """Hide passwords in URLs and in connection strings."""
-    return _PASSWORD_GIVEN.sub(r"\1***", _PASSWORD_IN_URL.sub(r"\1***@", text))
+    return _PASSWORD_GIVEN.sub(r"\1***", _without_passwords(text))
+
+
+def _without_passwords(text: str) -> str:
+    """Hide what stands between a user and the last `@` of a URL, reading each letter once, however many URLs it has."""
+    if "@" not in text:
+        return text
+    kept: list[str] = []
+    done = end = at = 0
+    for found in _USER_IN_URL.finditer(text):
+        begin = found.end(1)
+        if begin >= end and (ending := _END_OF_URL.search(text, begin)) is not None:
+            end, at = ending.start(), text.rfind("@", begin, ending.start())
+        if begin >= done and at > begin:
+            kept += text[done:begin], "***"
+            done = at
+    return "".join([*kept, text[done:]])
 
 
 def storable(text: str) -> str:
     """Replace what a text column cannot hold: NUL and lone surrogates."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def in_ascii(text: str) -> str:
+    """Write *text* so that a database of any encoding can hold it."""
+    return text.encode("ascii", "backslashreplace").decode()
 
 
 def start_of(line: str, limit: int) -> str:
