@@ -14,6 +14,20 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _STOP = 0
 """A byte that is the number of no signal."""
 
+_entered: set[Signals] = set()
+
+
+def _leave_to_parent() -> None:
+    """In a child of a fork, such as a handler's `multiprocessing.Pool`: what ends the child must not stop the parent.
+
+    The handlers and the wake-up pipe are inherited, and the pipe leads to the parent.
+    """
+    for signals in [*_entered]:
+        signals.reset()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
 
 class Signals:
     """Handles signals while it is entered, in the main thread; elsewhere it only waits for `stop`.
@@ -34,17 +48,24 @@ class Signals:
             self._former_wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
             for number in _STOPPING:
                 self._former[number] = signal.signal(number, self._receive)
+            _entered.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, former in self._former.items():
-            signal.signal(number, former)
-        if self._former:
-            signal.set_wakeup_fd(self._former_wakeup)
+        self.reset()
         os.close(self._reader)
         os.close(self._writer)
+
+    def reset(self) -> None:
+        """Handle signals no more: as they were handled before."""
+        _entered.discard(self)
+        for number, former in self._former.items():
+            signal.signal(number, signal.SIG_DFL if former is None else former)  # None: it was set from C
+        if self._former:
+            signal.set_wakeup_fd(self._former_wakeup)
+        self._former = {}
 
     def wait(self) -> None:
         """Wait for a signal, or for `stop`."""
