@@ -16,11 +16,12 @@ from sqlalchemy import Row
 from sqlalchemy.orm import Session, scoped_session
 
 from sqla_jobs.errors import InvalidOption, UnknownSchedule
+from sqla_jobs.operations.callers import flush
 from sqla_jobs.operations.enqueue import insert, run_on, wake_later
 from sqla_jobs.operations.enqueue_many import insert_keyed, read_keys, tell
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.operations.scheduling import job_columns, slot_row
-from sqla_jobs.operations.stored import instant, parsed
+from sqla_jobs.operations.stored import instant, parsed, truth
 from sqla_jobs.rules.options import check_instant
 from sqla_jobs.rules.registry import check_number, check_text
 from sqla_jobs.rules.schedules import offset_of, slot_key, slots_between, upcoming
@@ -295,7 +296,7 @@ def _found_schedule(row: Row[Any], jobs: Jobs[Any]) -> FoundSchedule:
         cron=row.cron,
         timezone=row.timezone,
         offset=_span(row.offset),
-        enabled=bool(row.enabled),
+        enabled=truth(row.enabled) is not False,
         catch_up=row.catch_up,
         catch_up_limit=row.catch_up_limit,
         overlap=row.overlap,
@@ -320,7 +321,7 @@ def _span(seconds: Any) -> timedelta | None:
 
 def _found(session: Session, jobs: Jobs[Any], name: str) -> _Schedule:
     _check_jobs(jobs)
-    session.flush()
+    flush(session)
     row = session.execute(statements.by_name(jobs.schedules, check_text("name", name))).one_or_none()
     if row is None:
         raise _unknown(session, jobs, name)
@@ -353,7 +354,7 @@ def _unknown(session: Session, jobs: Jobs[Any], name: str) -> UnknownSchedule:
 def _enabling(jobs: Jobs[Any], name: str, *, enabled: bool) -> Callable[[Session], None]:
     def store(session: Session) -> None:
         _check_jobs(jobs)
-        session.flush()
+        flush(session)
         statement = statements.enable(jobs.schedules, check_text("name", name), enabled=enabled)
         if session.execute(statement).one_or_none() is None:
             raise _unknown(session, jobs, name)
@@ -372,9 +373,8 @@ def _slot(schedule: _Schedule, at: datetime) -> Slot:
 
 
 def _now(session: Session, jobs: Jobs[Any]) -> datetime:
-    now: datetime = session.scalars(
-        current_time(jobs.schedules), bind_arguments={"mapper": jobs.schedules.mapper}
-    ).one()
+    bind = {"mapper": jobs.schedules.mapper}
+    now: datetime = session.scalars(current_time(jobs.schedules), bind_arguments=bind).one()
     return now
 
 

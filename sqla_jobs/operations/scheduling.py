@@ -20,7 +20,7 @@ from sqla_jobs.errors import UnknownHandler
 from sqla_jobs.operations.enqueue import capabilities_of
 from sqla_jobs.operations.enqueue_many import NewRow, by_attribute, insert_keyed, notify
 from sqla_jobs.operations.registry import Jobs
-from sqla_jobs.operations.stored import instant, parsed
+from sqla_jobs.operations.stored import instant, parsed, truth
 from sqla_jobs.rules.failure import reason, start_of
 from sqla_jobs.rules.schedules import Declaration, Move, ScheduleRow, broken, decide, slot_key, unserved
 from sqla_jobs.schema import schedules as statements
@@ -330,7 +330,6 @@ def _move_row(move: Move) -> dict[str, object]:
         "id": row.id,
         "cron": row.cron,
         "timezone": row.timezone,
-        "enabled": row.enabled,
         "is_planned": move.is_planned,
         "next_run_at": _seconds(move.next_run_at),
         "last_slot": _seconds(move.last_slot),
@@ -354,7 +353,7 @@ def _schedule_row(row: Row[Any]) -> ScheduleRow:
         cron=row.cron,
         timezone=row.timezone,
         offset=row.offset,
-        enabled=bool(row.enabled),
+        enabled=truth(row.enabled),
         catch_up=row.catch_up,
         catch_up_limit=row.catch_up_limit,
         overlap=row.overlap,
@@ -363,5 +362,5 @@ def _schedule_row(row: Row[Any]) -> ScheduleRow:
         next_run_at=instant(row.next_run_at),
         last_slot=instant(row.last_slot),
         last_error=row.last_error,
-        seen={"seen_next_run_at": row.seen_next_run_at, "seen_last_slot": row.seen_last_slot},
+        seen={"enabled": row.enabled, "seen_next_run_at": row.seen_next_run_at, "seen_last_slot": row.seen_last_slot},
     )

@@ -58,6 +58,7 @@ class Declaration:
 class ScheduleRow:
     """A schedule as a scheduler read it.
 
+    :ivar enabled: None for what is neither true nor false
     :ivar is_edited: what people wrote differs from what was planned
     :ivar has_unfinished: an earlier job of it is unfinished; looked up only for `overlap='skip'`
     :ivar seen: what the row held when it was read, for the compare-and-set of the write
@@ -71,7 +72,7 @@ class ScheduleRow:
     cron: str
     timezone: str
     offset: float | None
-    enabled: bool
+    enabled: bool | None
     catch_up: str
     catch_up_limit: int
     overlap: str
@@ -135,7 +136,7 @@ def broken(move: Move, error: str, *, now: datetime) -> Move:
 
 def _planned(row: ScheduleRow, now: datetime) -> Move:
     """Plan from now on: slots that have passed are not fired."""
-    if not row.enabled:
+    if row.enabled is False:
         return Move(row, last_slot=row.last_slot)
     _check(row)
     return Move(row, next_run_at=next_slot(row.cron, row.timezone, now), last_slot=row.last_slot)
@@ -273,6 +274,8 @@ def slot_key(schedule_id: int, slot: datetime) -> str:
 
 def _check(row: ScheduleRow) -> None:
     """Look at what plain SQL may have written."""
+    if row.enabled is None:
+        raise InvalidSchedule(f"enabled of schedule {row.name!r} is neither true nor false: write the one or the other")
     for part in ("cron", "timezone", "catch_up", "catch_up_limit", "overlap"):
         check_part(part, getattr(row, part))
     offset_of(row.cron, row.name, row.offset)

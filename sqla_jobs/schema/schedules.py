@@ -50,7 +50,7 @@ _MOVE_COLUMNS: dict[str, Any] = {
     "id": BigInteger(),
     "cron": String(),
     "timezone": String(),
-    "enabled": Boolean(),
+    "enabled": Text(),
     "seen_next_run_at": Text(),
     "seen_last_slot": Text(),
     "is_planned": Boolean(),
@@ -119,7 +119,7 @@ def _row_columns(schedules: ScheduleTable, jobs: JobTable) -> list[ColumnElement
     # As text and numbers: no driver loads every row that plain SQL can write, and SQLite stores any type anywhere.
     texts = ("name", "job_type", "queue", "cron", "timezone", "catch_up", "overlap", "last_error", "payload")
     return [
-        *(c.id, c.enabled, c.catch_up_limit),
+        *(c.id, c.catch_up_limit, cast_to(c.enabled, Text()).label("enabled")),
         *(cast_to(c[name], Text()).label(name) for name in texts),
         type_coerce(c.offset, _DOUBLE).label("offset"),
         epoch(c.next_run_at).label("next_run_at"),
@@ -178,9 +178,8 @@ def _is_as_read(schedules: ScheduleTable, given: FromClause) -> ColumnElement[bo
     c, g = schedules.table.c, given.c
     return and_(
         c.id == g.id,
-        c.cron == g.cron,
-        c.timezone == g.timezone,
-        c.enabled == g.enabled,
+        # As text, as they were read: SQLite stores any type anywhere.
+        *(cast_to(c[name], Text()) == g[name] for name in ("cron", "timezone", "enabled")),
         c.retired_at.is_(None),
         _seen(c.next_run_at).is_not_distinct_from(g.seen_next_run_at),
         _seen(c.last_slot).is_not_distinct_from(g.seen_last_slot),
@@ -289,7 +288,7 @@ def listed(schedules: ScheduleTable) -> Executable:
     instants = ("next_run_at", "last_slot", "retired_at", "created_at")
     return (
         select(
-            *(c.id, c.enabled, c.catch_up_limit, c.slots_missed, c.overlaps_skipped),
+            *(c.id, cast_to(c.enabled, Text()).label("enabled"), c.catch_up_limit, c.slots_missed, c.overlaps_skipped),
             # As text and numbers: as in `_row_columns`.
             *(cast_to(c[name], Text()).label(name) for name in (*texts, "payload")),
             *(epoch(c[name]).label(name) for name in instants),
