@@ -23,7 +23,14 @@ from sqlalchemy.orm import Session
 from sqla_jobs.errors import InvalidHandler, InvalidModel, InvalidOption, InvalidSchedule
 from sqla_jobs.rules.events import EVENT_NAMES, EventName, JobEvent
 from sqla_jobs.rules.options import EnqueueOptions
-from sqla_jobs.rules.registry import Handlers, HandlerSpec, check_number, check_text, inspect_handler
+from sqla_jobs.rules.registry import (
+    MAX_ATTEMPTS,
+    Handlers,
+    HandlerSpec,
+    check_number,
+    check_text,
+    inspect_handler,
+)
 from sqla_jobs.rules.retry import Backoff, BackoffPolicy
 from sqla_jobs.rules.schedules import DEFAULT_LIMIT, CatchUp, Declaration, Overlap
 from sqla_jobs.schema.mixins import ArchivedJobMixin, JobMixin, ScheduleMixin
@@ -94,7 +101,7 @@ class Handler(Generic[J, Q, P, R]):
         self.jobs.table.own_columns(dict(options.columns))
         return Handler(self.jobs, self.spec, options)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob[J]:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob[J]:
         """Give a job of this handler, not stored yet: for `enqueue_many`.
 
         :raises PayloadError: an argument is missing, unknown, of the wrong type, or can't be stored
@@ -189,7 +196,7 @@ class Jobs(Generic[J]):
         *,
         name: str | None = None,
         queue: str = "default",
-        max_attempts: int = 5,
+        max_attempts: int = MAX_ATTEMPTS,
         timeout: timedelta | None = None,
         backoff: BackoffPolicy | None = None,
         aliases: Iterable[str] = (),
@@ -217,7 +224,7 @@ class Jobs(Generic[J]):
         *,
         name: str | None = None,
         queue: str = "default",
-        max_attempts: int = 5,
+        max_attempts: int = MAX_ATTEMPTS,
         timeout: timedelta | None = None,
         backoff: BackoffPolicy | None = None,
         aliases: Iterable[str] = (),

@@ -10,17 +10,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from sqla_jobs.errors import InvalidHandler, InvalidOption, UnknownHandler
 from sqla_jobs.rules.payload import Arguments
 from sqla_jobs.rules.retry import BackoffPolicy
-from sqla_jobs.rules.signature import resolve
+from sqla_jobs.rules.signature import parameters_of, resolve
 
 LONGEST_NAME = 255
 LARGEST_INTEGER = 2**31 - 1
 
 MAX_TIMEOUT = timedelta(days=365)
+
+MAX_ATTEMPTS = 5
+"""Unless told otherwise."""
 
 
 class SessionKind(Enum):
@@ -193,7 +197,7 @@ def _session_kind(function: Callable[..., Any], name: str, *, is_async: bool) ->
 
 
 def _annotated_kind(function: Callable[..., Any], name: str) -> SessionKind:
-    kinds = [_kind(function, parameter) for parameter in inspect.signature(function).parameters.values()]
+    kinds = [_kind(function, parameter) for parameter in parameters_of(function, name)]
     if any(kind is not SessionKind.NONE for kind in kinds[1:]):
         raise InvalidHandler(f"handler {name!r}: the session comes first: `def {name}(session: Session, …)`")
     return kinds[0] if kinds else SessionKind.NONE
@@ -208,6 +212,7 @@ def _kind(function: Callable[..., Any], parameter: inspect.Parameter) -> Session
         # Imported under TYPE_CHECKING only: the name is all there is.
         last = annotation.rpartition(".")[2]
         return next((kind for kind in (SessionKind.SYNC, SessionKind.ASYNC) if kind.value == last), SessionKind.NONE)
+    annotation = _bare(annotation)
     lineage = {(base.__module__, base.__name__) for base in getattr(annotation, "__mro__", ())}
     # By name, since this rank knows no SQLAlchemy, and since sqlalchemy.ext.asyncio can't be imported without greenlet.
     if ("sqlalchemy.ext.asyncio.session", "AsyncSession") in lineage:
@@ -215,6 +220,20 @@ def _kind(function: Callable[..., Any], parameter: inspect.Parameter) -> Session
     if ("sqlalchemy.orm.session", "Session") in lineage:
         return SessionKind.SYNC
     return SessionKind.NONE
+
+
+def _bare(annotation: Any) -> Any:
+    """Give the class behind `Annotated[Session, …]`, a type alias, a NewType, a bound TypeVar or `Session | None`."""
+    for _ in range(8):
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        elif get_origin(annotation) in (Union, UnionType):
+            kinds = [each for each in get_args(annotation) if each is not NoneType]
+            annotation = kinds[0] if len(kinds) == 1 else None
+        else:
+            behind = [getattr(annotation, name, None) for name in ("__value__", "__supertype__", "__bound__")]
+            annotation = next((each for each in behind if each is not None), annotation)
+    return annotation
 
 
 def _place(function: Callable[..., Any]) -> str:

@@ -35,12 +35,20 @@ class Contract:
     """Whether all that validates is JSON already, so that no round trip needs to prove it."""
 
 
-def job_parameters(function: Callable[..., Any], name: str, *, skip_first: bool) -> list[inspect.Parameter]:
-    """Return the parameters that a payload fills, or refuse a signature that none can fill."""
+def parameters_of(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    """Return the parameters of a handler.
+
+    :raises InvalidHandler: nobody can tell
+    """
     try:
-        parameters = [*inspect.signature(function).parameters.values()]
+        return [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError) as error:
         raise InvalidHandler(f"handler {name!r} has no signature to read: wrap it in a `def`") from error
+
+
+def job_parameters(function: Callable[..., Any], name: str, *, skip_first: bool) -> list[inspect.Parameter]:
+    """Return the parameters that a payload fills, or refuse a signature that none can fill."""
+    parameters = parameters_of(function, name)
     if skip_first and not (parameters and parameters.pop(0).kind in BY_PLACE):
         raise InvalidHandler(f"handler {name!r} must take the session first, by place: `def {name}(session, …)`")
     for parameter in parameters:
