@@ -17,8 +17,9 @@ from sqlalchemy import Row
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import Executable
 
-from sqla_jobs.operations.stored import instant, parsed
+from sqla_jobs.operations.stored import instant, parsed, whole
 from sqla_jobs.rules.lease import Lease
+from sqla_jobs.rules.registry import MAX_ATTEMPTS
 from sqla_jobs.rules.settlement import Settlement
 from sqla_jobs.schema import statements
 from sqla_jobs.schema.constructs import said
@@ -236,6 +237,10 @@ def _lease(row: Row[Any]) -> Lease:
     # By place: a hundred rows at a time come here, and each name costs.
     given: tuple[Any, ...] = cast("Any", row)
     id_, type_, queue, payload, attempts, max_attempts, refunds, claims, locked_by, started_at, slot, errors, *_ = given
+    if not type(attempts) is type(max_attempts) is type(refunds) is type(claims) is int or isinstance(locked_by, bytes):
+        # SQLite stores any type anywhere. A fence of what can't be said never holds: such a row stays as it is.
+        attempts, max_attempts = whole(attempts, 1), whole(max_attempts, MAX_ATTEMPTS)
+        refunds, claims, locked_by = whole(refunds, 0), whole(claims, -1), str(locked_by)
     return Lease(
         id_,
         type_,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime
+
+from sqla_jobs.schema.types import Garbled
 
 
 def instant(seconds: float | None) -> datetime | None:
@@ -19,9 +22,22 @@ _decode = json.JSONDecoder(parse_constant=lambda _: None).decode  # made once: `
 
 def parsed(value: object) -> object:
     """Give JSON as Python data. Text that is no JSON, or too much for Python, gives None, which fits no handler."""
-    if not isinstance(value, str | bytes):
+    if not isinstance(value, str | bytes) or isinstance(value, Garbled):
         return None
     try:
         return _decode(value if isinstance(value, str) else value.decode())
     except (ValueError, RecursionError):
         return None
+
+
+_TRUTHS = {"1": True, "true": True, "t": True, "0": False, "false": False, "f": False}
+
+
+def truth(text: str | None) -> bool | None:
+    """Give what a boolean that was cast to text says; None for what is none, since SQLite stores anything anywhere."""
+    return _TRUTHS.get((text or "").lower())
+
+
+def whole(value: object, otherwise: int) -> int:
+    """Give a count, or *otherwise* for what is none: SQLite stores any type anywhere, and NumPy's ints as bytes."""
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else otherwise

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import ArgumentError, CompileError, DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import Executable
@@ -93,7 +93,9 @@ class Connector:
         if capabilities(engine.dialect).begin_writing is None:
             return cls(like(engine), opening, part=part, isolation="READ COMMITTED")
         # Where we begin ourselves, the app's own `begin` listener (SQLAlchemy documents one for SQLite) would, too.
-        return cls(_without_events(engine), opening, part=part, isolation="AUTOCOMMIT")
+        own = _without_events(engine)
+        event.listen(own, "connect", capabilities(engine.dialect).read_any_text)
+        return cls(own, opening, part=part, isolation="AUTOCOMMIT")
 
     @property
     def bounded(self) -> Executable | None:
@@ -111,7 +113,15 @@ class Connector:
         """
         first = [statement for statement in (self._can.begin_writing, bounded) if statement is not None]
         self._opening.ensure(self)
-        return self._connected(lambda connection: _transact(connection, self._part, first, operation))
+        return self._connected(
+            lambda connection: _transact(connection, self._part, [*self._ended(connection), *first], operation)
+        )
+
+    def _ended(self, connection: Connection) -> list[Executable]:
+        """End the transaction that a driver has begun by itself, with nothing in it and without the write lock."""
+        ends = self._can.end_empty
+        has_begun = ends is not None and getattr(connection.connection.driver_connection, "in_transaction", False)
+        return [ends] if has_begun and ends is not None else []
 
     def read(self, operation: Callable[[Session], T]) -> T:
         """Run *operation*, which only reads: where one writer at a time is let in, it waits for none."""

@@ -48,6 +48,7 @@ from sqla_jobs.schema.constructs import (
     read_instant,
     written_instant,
 )
+from sqla_jobs.schema.types import any_text
 
 BIG_ID = BigInteger().with_variant(Integer(), "sqlite")
 """64 bits everywhere: SQLite numbers rows by itself only in a column declared INTEGER."""
@@ -199,6 +200,8 @@ class Capabilities:
     """NOTIFY rides in an insert's RETURNING; LISTEN hears it."""
     begin_writing: Executable | None
     """What opens a transaction that takes the one write lock at once; None where rows are locked."""
+    end_empty: Executable | None
+    """What ends a transaction that a driver keeps open, as Python's sqlite3 does with `autocommit=False`."""
     bounded: Executable | None
     """What bounds the open transaction: its waits for row locks, and how long a frozen process holds its own."""
     hurried: Executable | None
@@ -227,6 +230,9 @@ class Capabilities:
     def among(self, column: ColumnElement[Any], ids: SelectBase) -> ColumnElement[bool]:
         """Say that *column* is one of the few *ids*."""
         return column.in_(ids)
+
+    def read_any_text(self, connection: Any, _record: object) -> None:
+        """Have a new connection of the driver's read text that is none in its encoding, as `Garbled`. A listener."""
 
 
 class _Postgresql(Capabilities):
@@ -267,6 +273,9 @@ class _Sqlite(Capabilities):
     def insert(self, table: Any) -> Any:
         return sqlite.insert(table)
 
+    def read_any_text(self, connection: Any, _record: object) -> None:
+        getattr(connection, "driver_connection", connection).text_factory = any_text
+
 
 # A job's row is written about four times (insert, claim, settle, delete), heartbeats aside, and it leaves three dead
 # versions. PostgreSQL's manual: "CREATE TABLE, Storage Parameters", and "Routine Vacuuming, The Autovacuum Daemon".
@@ -293,6 +302,7 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_rising_ids=False,
         has_notify=True,
         begin_writing=None,
+        end_empty=None,
         bounded=text(
             "SELECT set_config('lock_timeout', '500ms', true), "
             "set_config('idle_in_transaction_session_timeout', '5s', true)"
@@ -310,6 +320,7 @@ _KNOWN: tuple[Capabilities, ...] = (
         has_rising_ids=True,
         has_notify=False,
         begin_writing=text("BEGIN IMMEDIATE"),
+        end_empty=text("COMMIT"),
         bounded=None,
         hurried=None,
         is_server=False,

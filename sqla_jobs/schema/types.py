@@ -65,3 +65,17 @@ class Seconds(TypeDecorator[timedelta]):
 # Autogenerate writes types of sqlalchemy.* by their repr, with no import: a revision shows the stock type.
 UtcDateTime.__module__ = "sqlalchemy.types"
 Seconds.__module__ = "sqlalchemy.types"
+
+
+class Garbled(str):
+    """Text that is none in its encoding, with a sign for each byte that makes no sense: SQLite stores any bytes."""
+
+    __slots__ = ()
+
+
+def any_text(raw: bytes) -> str:
+    """Decode what the database says is text."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return Garbled(raw.decode(errors="replace"))
