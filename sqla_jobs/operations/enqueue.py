@@ -77,13 +77,21 @@ def _store(session: Session, new_job: NewJob[J]) -> J:
         job = insert(session, jobs, columns, delay=options.delay)
         is_duplicate = job is None
         if job is None and options.key is not None:
-            job = session.scalars(statements.object_by_key(jobs.table, options.key)).unique().one_or_none()
+            job = _holder(session, jobs, options.key)
         if job is not None:
             # Past __setattr__: SQLModel's refuses what is no field.
             vars(job)["is_duplicate"] = is_duplicate
             wake_later(session, jobs, {new_job.queue})
             return job
     raise EnqueueConflict(options.key or "")
+
+
+def _holder(session: Session, jobs: Jobs[J], key: str) -> J | None:
+    for build in (statements.object_by_key, statements.object_behind):
+        job = session.scalars(build(jobs.table, key)).unique().one_or_none()
+        if job is not None:
+            return cast("J", job)
+    return None
 
 
 def insert(session: Session, jobs: Jobs[J], columns: dict[str, Any], *, delay: timedelta | None = None) -> J | None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from sqlalchemy.orm import Session, scoped_session
 
-from sqla_jobs.errors import EnqueueConflict, InvalidOption
+from sqla_jobs.errors import ConfigurationError, EnqueueConflict, InvalidOption
+from sqla_jobs.operations.callers import flush
 from sqla_jobs.operations.enqueue import (
     CONFLICT_ROUNDS,
     capabilities_of,
@@ -22,7 +23,7 @@ from sqla_jobs.operations.enqueue import (
 from sqla_jobs.operations.registry import Jobs, NewJob
 from sqla_jobs.schema import statements
 from sqla_jobs.schema.constructs import said
-from sqla_jobs.schema.dialects import as_rows
+from sqla_jobs.schema.dialects import Capabilities, as_rows
 from sqla_jobs.schema.tables import MappedTable
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class NewRow:
 
 def _store_many(session: Session, new_jobs: Sequence[NewJob[Any]]) -> list[Enqueued]:
     stored: dict[int, Enqueued] = {}
-    for jobs in dict.fromkeys(new_job.jobs for new_job in new_jobs):
+    # In one order, whatever that of the input: two such calls then wait in one direction.
+    for jobs in sorted({new_job.jobs for new_job in new_jobs}, key=lambda jobs: (jobs.table.table.fullname, jobs.name)):
         mine = [position for position, new_job in enumerate(new_jobs) if new_job.jobs is jobs]
         given = new_jobs if len(mine) == len(new_jobs) else [new_jobs[position] for position in mine]
         if _are_alike(given) and not jobs.table.has_defaults_by_row:
@@ -113,7 +115,7 @@ def _are_alike(new_jobs: Sequence[NewJob[Any]]) -> bool:
 def _store_alike(session: Session, jobs: Jobs[Any], new_jobs: Sequence[NewJob[Any]]) -> Iterator[Enqueued]:
     """Store them; to have the ORM look at each row costs several times what the database takes."""
     if session.autoflush:
-        session.flush()
+        flush(session)
     first = new_jobs[0]
     common = {"of_type": first.spec.name, "of_queue": first.queue, "of_max_attempts": first.max_attempts}
     for start in range(0, len(new_jobs), _ROWS_PER_INSERT):
@@ -160,7 +162,7 @@ def by_attribute(table: MappedTable, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _store_unkeyed(session: Session, jobs: Jobs[Any], rows: list[NewRow]) -> dict[int, Enqueued]:
-    can = capabilities_of(session, jobs)
+    can = _bulk_capabilities(session, jobs)
     stored: dict[int, Enqueued] = {}
     for names in dict.fromkeys(row.names for row in rows):
         batch = [row for row in rows if row.names == names]
@@ -196,7 +198,7 @@ def _store_keyed(session: Session, jobs: Jobs[Any], rows: list[NewRow]) -> dict[
 
 def insert_keyed(session: Session, jobs: Jobs[Any], rows: Sequence[NewRow]) -> Iterator[tuple[str, int]]:
     """Insert rows, and give key and id of those whose key was free."""
-    can = capabilities_of(session, jobs)
+    can = _bulk_capabilities(session, jobs)
     for names, run in groupby(rows, key=lambda row: row.names):
         batch = list(run)
         common = _common(batch)
@@ -213,6 +215,19 @@ def read_keys(session: Session, table: MappedTable, keys: Sequence[str]) -> Iter
             bind_arguments={"mapper": table.mapper},
         )
         yield from ((row.idempotency_key, row.id) for row in rows)
+
+
+def _bulk_capabilities(session: Session, jobs: Jobs[Any]) -> Capabilities:
+    """Tell what the database can do, for rows whose ids are to come back.
+
+    :raises ConfigurationError: the engine was told not to
+    """
+    if not session.get_bind(mapper=jobs.table.mapper).dialect.use_insertmanyvalues:
+        raise ConfigurationError(
+            "schedules and enqueue_many need the ids of rows that they insert at once: take use_insertmanyvalues=False "
+            "off create_engine(…)"
+        )
+    return capabilities_of(session, jobs)
 
 
 def _common(rows: Sequence[NewRow]) -> dict[str, Any]:

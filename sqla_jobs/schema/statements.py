@@ -302,6 +302,12 @@ def object_by_key(jobs: JobTable, key: str) -> Select[Any]:
     return select(jobs.mapper.base_mapper.class_).where(jobs.table.c.idempotency_key == key)
 
 
+def object_behind(jobs: JobTable, key: str) -> Any:
+    """The same, past what the app adds to its own selects, such as `with_loader_criteria` for soft deletion."""
+    rows = select(jobs.table).where(jobs.table.c.idempotency_key == key)
+    return select(jobs.mapper.base_mapper.class_).from_statement(rows)
+
+
 def ready_of_type(jobs: JobTable, type_: str) -> Select[Any]:
     """The ready jobs of one type, as objects, oldest first. For tests: it reads all of `ready`."""
     c = jobs.table.c

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from sqlalchemy import Column, ColumnElement, Integer, Table, TypeDecorator, false, inspect, select, type_coerce
 from sqlalchemy.orm import MappedColumn, Mapper
 from sqlalchemy.sql.base import Executable
+from sqlalchemy.sql.elements import ClauseElement
 
 from sqla_jobs.errors import InvalidModel, InvalidOption
 from sqla_jobs.schema.constructs import db_now
@@ -109,6 +110,8 @@ class JobTable(MappedTable):
             if name not in own_names:
                 own = ", ".join(sorted(own_names - OUR_JOB_COLUMNS)) or "none"
                 raise InvalidOption(f"{self.mapper.class_.__name__} has no column {name!r}; its own columns: {own}")
+            if isinstance(value, ClauseElement):
+                raise InvalidOption(f"columns={{…}} takes values, and {name!r} has a SQL expression")
             columns[self.mapper.columns[name].key] = value
         return columns
 
