@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sqla_jobs.errors import GiveUp, Retry, Snooze
+from sqla_jobs.errors import GiveUp, JobSignal, Retry, Snooze
 from sqla_jobs.operations import leases
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.events import EventName
@@ -156,7 +158,7 @@ class Execution:
                 self._finish(holding, self._returned(value))
             else:
                 if self._snapshots.may_be_taken:
-                    await asyncio.to_thread(self._snapshots.prepare, holding)
+                    await _in_thread(lambda: self._snapshots.prepare(holding))
                 session = opened = self._sessions.new_async()
                 when_raised(session.sync_session, lambda: _aside(lambda: self._snapshots.raised(holding)))
                 value = await _watched(holding, lambda: spec.function(opened, **arguments))
@@ -203,6 +205,8 @@ class Execution:
         if isinstance(value, Coroutine):
             value.close()  # else Python warns of it whenever it is collected
             raise TypeError(_NOT_AWAITED)
+        if isinstance(value, Generator | AsyncGenerator | Awaitable):
+            raise TypeError(_NOT_RUN)  # to write it down would run it, here
         try:
             return Returned(to_json(value, max_bytes=self._jobs.max_payload))
         except (TypeError, ValueError) as error:
@@ -234,6 +238,7 @@ class Execution:
 
     def _judge(self, holding: Holding, error: BaseException) -> Outcome:
         redact = self._jobs.redact
+        error = _unwrapped(error)
         match error:
             case Snooze():
                 return Snoozed(error.delay)
@@ -253,6 +258,17 @@ class Execution:
                 return Failed(describe(error, redact=redact))
 
 
+def _unwrapped(error: BaseException) -> BaseException:
+    """Give what a group holds if it holds one signal alone: `asyncio.TaskGroup` makes groups, and cancels the rest."""
+    inner = error
+    while isinstance(inner, BaseExceptionGroup):
+        held: tuple[BaseException, ...] = cast("Any", inner).exceptions
+        if len(held) != 1:
+            return error
+        inner = held[0]
+    return inner if isinstance(inner, JobSignal) else error
+
+
 _NOTHING = Returned()
 
 _NOT_AWAITED = (
@@ -260,7 +276,15 @@ _NOT_AWAITED = (
     "lambda or a decorator may hide that it is one), and await what it calls"
 )
 
-_CHANGED = "the handler has deleted its job's row, or changed the library's columns on it: nothing was committed"
+_NOT_RUN = (
+    "the handler returned a generator or something else that is still to be run or awaited: run it in the handler, and "
+    "return a list, or nothing"
+)
+
+_CHANGED = (
+    "the handler has deleted its job's row, or changed the library's columns on it, or its session looks elsewhere "
+    "(search_path, schema_translate_map, another database): nothing was committed"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +317,29 @@ async def _watched(holding: Holding, call: Callable[[], Awaitable[Any]]) -> Any:
     return ended
 
 
+def _in_thread(call: Callable[[], None]) -> Awaitable[None]:
+    """Call what blocks in a thread of its own: those of `asyncio.to_thread` may all be taken by handlers."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001  # raised where it is awaited
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    threading.Thread(target=run, name="sqla_jobs snapshot", daemon=True).start()
+    return asyncio.wrap_future(future)
+
+
 def _aside(call: Callable[[], None]) -> None:
     """Call what blocks in a thread, from inside a greenlet of SQLAlchemy's, so that the event loop goes on."""
     from sqlalchemy.util import await_only
 
-    await_only(asyncio.to_thread(call))
+    await_only(_in_thread(call))
 
 
 def _abandon(session: Session, error: BaseException) -> None:

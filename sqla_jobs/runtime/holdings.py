@@ -16,6 +16,9 @@ from typing import Any
 from sqla_jobs.rules.lease import Lease
 from sqla_jobs.rules.registry import HandlerSpec
 
+MOST_GIVEN_UP = 10_000
+"""Claims that are remembered for it; their rows keep our name until a reaper comes."""
+
 
 class Holding:
     """One claimed job in this process. Times are of the monotonic clock.
@@ -128,6 +131,7 @@ class Holdings:
         self._waiting: deque[Holding] = deque()
         self._running: dict[tuple[int, int], Holding] = {}
         self._finished = 0
+        self._given_up: deque[tuple[int, int]] = deque(maxlen=MOST_GIVEN_UP)
         self._is_closed = False
         self._changed = threading.Condition(self._lock)
 
@@ -177,6 +181,12 @@ class Holdings:
             self._changed.notify_all()
         return untold
 
+    def give_up(self, holding: Holding) -> None:
+        """Forget a job whose end can't be written. It is no stray, to be run again for free: its lease runs out."""
+        self.settled([holding])
+        with self._lock:
+            self._given_up.append(holding.key)
+
     def begin_settling(self, holding: Holding) -> bool:
         """Give True to the first who means to write how this claim ended; the others write nothing."""
         with self._lock:
@@ -211,9 +221,9 @@ class Holdings:
             return list(self._running.values())
 
     def keys(self) -> frozenset[tuple[int, int]]:
-        """Name all held claims."""
+        """Name all claims that are no strays."""
         with self._lock:
-            return frozenset(self._held)
+            return frozenset((*self._held, *self._given_up))
 
     @property
     def free(self) -> int:

@@ -81,6 +81,7 @@ class Machinery:
         self._sessions = sessions
         self._on_fault = on_fault
         self.has_ended = False
+        self.is_held_up = False
         self._connectors: list[Connector] = []
         self._opening = opening
         self._tally = Tally()
@@ -201,7 +202,7 @@ class Machinery:
             loop.run(self._sessions.dispose(), LAST_FLUSH)
         except TimeoutError:
             log.warning("a handler blocks the event loop; its connections are left open")
-        loop.stop(LAST_FLUSH)
+        self.is_held_up = not loop.stop(LAST_FLUSH)
 
     def _start(self, holding: Holding) -> None:
         """Run a claimed job where its handler runs. It has its slot."""

@@ -90,11 +90,12 @@ class LoopThread:
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
         future.result(seconds)
 
-    def stop(self, seconds: float) -> None:
-        """End the loop, and close it if nothing blocks it."""
+    def stop(self, seconds: float) -> bool:
+        """End the loop, and close it if nothing blocks it; give whether it has ended, with all its threads."""
         self._is_stopping = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _main(self) -> None:
         while not self._is_stopping:

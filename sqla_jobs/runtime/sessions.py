@@ -13,10 +13,12 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
 
 from sqla_jobs.errors import InvalidSessions
 from sqla_jobs.runtime import snapshots
 from sqla_jobs.runtime.connections import as_async, like
+from sqla_jobs.schema import statements
 from sqla_jobs.schema.dialects import capabilities, is_in_memory
 from sqla_jobs.schema.tables import JobTable
 from sqla_jobs.schema.trouble import is_outage
@@ -53,7 +55,7 @@ class Sessions:
         engines = [_engine(make, name, jobs) for make, name in made]
         self._engines = tuple(dict.fromkeys(engines))
         # Its own object: two workers in one process each add and remove theirs.
-        self._mark = partial(_mark)
+        self._mark, self._connect = partial(_mark), partial(_connect)
         self.engine = engines[0]
 
     @property
@@ -68,17 +70,29 @@ class Sessions:
 
     def new(self) -> Session:
         """Make a session."""
-        return cast("Session", self._sync())  # there is one: handlers were checked at the start
+        session = cast("Session", self._sync())  # there is one: handlers were checked at the start
+        session.autobegin = True  # whatever the factory says: the completion needs a transaction
+        return session
 
     def new_async(self) -> AsyncSession:
         """Make an async session, bound to an engine of the worker's own: connections belong to one event loop."""
         options: dict[str, Any] = getattr(self._async, "kw", {})
         own: dict[str, Any] = {}
-        if "bind" in options:
+        if options.get("bind") is not None:
             own["bind"] = self._on_our_loop(options["bind"])
         if options.get("binds"):
             own["binds"] = {entity: self._on_our_loop(bind) for entity, bind in options["binds"].items()}
-        return cast("AsyncSession", self._async(**own))
+        session = cast("AsyncSession", self._async(**own))
+        # What a function makes, or a Session class of the app's with a `get_bind`, knows only the app's engines.
+        session.sync_session.autobegin = True
+        session.sync_session.get_bind = partial(self._bind_on_our_loop, session.sync_session.get_bind)  # type: ignore[method-assign]
+        return session
+
+    def _bind_on_our_loop(self, get_bind: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        bind = get_bind(*args, **options)
+        if not isinstance(bind, Engine) or any(bind is ours.sync_engine for ours in self._loop_engines.values()):
+            return bind
+        return self._on_our_loop(as_async(bind)).sync_engine
 
     async def dispose(self) -> None:
         """Close the connections of the worker's event loop."""
@@ -91,11 +105,15 @@ class Sessions:
         snapshots.watch()
         for engine in self._engines:
             event.listen(engine, "handle_error", self._mark)
+            if engine.dialect.is_async:
+                event.listen(engine, "do_connect", self._connect)
 
     def unwatch(self) -> None:
         """Undo `watch`."""
         for engine in self._engines:
             event.remove(engine, "handle_error", self._mark)
+            if engine.dialect.is_async:
+                event.remove(engine, "do_connect", self._connect)
 
     def drop_inherited(self) -> None:
         """In a child of a fork, leave the connections that its parent made to the parent."""
@@ -105,9 +123,9 @@ class Sessions:
             _used_in[engine] = os.getpid()
 
     def _on_our_loop(self, bind: Any) -> Any:
-        if bind not in self._loop_engines:
-            self._loop_engines[bind] = as_async(like(bind.sync_engine))
-        return self._loop_engines[bind]
+        if bind.sync_engine not in self._loop_engines:
+            self._loop_engines[bind.sync_engine] = as_async(like(bind.sync_engine))
+        return self._loop_engines[bind.sync_engine]
 
 
 def is_infrastructure(error: BaseException, *, has_session: bool) -> bool:
@@ -115,6 +133,9 @@ def is_infrastructure(error: BaseException, *, has_session: bool) -> bool:
 
     :param has_session: whether the handler had the job's session: a pool that is exhausted may be the app's own else
     """
+    if isinstance(error, BaseExceptionGroup):
+        held: tuple[BaseException, ...] = cast("Any", error).exceptions
+        return all(is_infrastructure(each, has_session=has_session) for each in held)
     return (has_session and isinstance(error, PoolTimeoutError)) or vars(error).get(_OUTAGE_MARK, False)
 
 
@@ -133,11 +154,26 @@ def skips_rollbacks(engine: Engine) -> bool:
     return begins_by_hand and getattr(engine.dialect, "skip_autocommit_rollback", False)  # since SQLAlchemy 2.0.43
 
 
+def _commits_by_itself(engine: Engine) -> bool:
+    level = engine.get_execution_options().get("isolation_level")
+    dialect: Any = engine.dialect
+    return "AUTOCOMMIT" in (level, getattr(dialect, "_on_connect_isolation_level", None))
+
+
 def _mark(context: ExceptionContext) -> None:
     # No connection: it could not be made.
     is_away = context.is_disconnect or context.connection is None or is_outage(context.original_exception)
     if is_away and context.sqlalchemy_exception is not None:
         setattr(context.sqlalchemy_exception, _OUTAGE_MARK, True)
+
+
+def _connect(dialect: Any, _record: Any, args: Any, options: Any) -> Any:
+    """Connect. What asyncpg raises when nobody answers is an OSError, which SQLAlchemy shows to no `handle_error`."""
+    try:
+        return dialect.connect(*args, **options)
+    except OSError as error:
+        setattr(error, _OUTAGE_MARK, True)
+        raise
 
 
 def _factory(sessions: Any, name: str) -> Any:
@@ -154,14 +190,21 @@ def _factory(sessions: Any, name: str) -> Any:
 
 
 def _engine(make: Callable[[], Any], name: str, jobs: JobTable) -> Engine:
-    session = make()
+    session: Any = make()
+    if not hasattr(session, "get_bind"):
+        raise InvalidSessions(
+            f"{name} gives a {type(session).__name__} and no session when it is called: pass a sessionmaker, or a "
+            "function that returns a session"
+        )
     sync = getattr(session, "sync_session", session)
     if (sync is session) is (name == "async_sessions"):
         raise InvalidSessions(
             f"{name} makes a {type(session).__name__}: sessions=… is for Session, async_sessions=… for AsyncSession"
         )
     try:
-        bind = sync.get_bind(mapper=jobs.mapper)
+        bind = sync.get_bind(
+            mapper=jobs.mapper, clause=statements.complete_one(jobs)
+        )  # the writer, where reads go elsewhere
     except UnboundExecutionError as error:
         raise InvalidSessions(
             f"the session factory has no engine for {jobs.mapper.class_.__name__}: sessionmaker(engine)"
@@ -177,5 +220,15 @@ def _engine(make: Callable[[], Any], name: str, jobs: JobTable) -> Engine:
         raise InvalidSessions(
             "an in-memory SQLite database lives in one connection, and a worker needs several: use a file. To run "
             "jobs inside a test's transaction, use sqla_jobs.testing.drain"
+        )
+    if isinstance(bind.pool, StaticPool):
+        raise InvalidSessions(
+            f"{name} has an engine with StaticPool, whose one connection all handlers would share, so that one commits "
+            "what another has only begun: take poolclass=StaticPool off, and give a worker an engine with a pool"
+        )
+    if _commits_by_itself(bind):
+        raise InvalidSessions(
+            f"{name} has an engine with AUTOCOMMIT, so what a handler writes would stay when it fails, and be written "
+            "again: take isolation_level='AUTOCOMMIT' off, or give the worker an engine without it"
         )
     return cast("Engine", bind)

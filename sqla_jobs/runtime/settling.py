@@ -15,7 +15,7 @@ from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.operations import leases
 from sqla_jobs.operations.registry import Jobs
-from sqla_jobs.rules.failure import describe
+from sqla_jobs.rules.failure import describe, in_ascii
 from sqla_jobs.rules.settlement import Failed, Outcome, Settlement, decide
 from sqla_jobs.runtime.connections import Connector
 from sqla_jobs.runtime.counters import Tally
@@ -147,12 +147,15 @@ class Settler:
 
     def _refused(self, entry: _Entry, error: DBAPIError) -> None:
         """Have the row say that its completion was refused; if it refuses that, too, leave it to the reaper."""
-        holding = entry.holding
+        holding, settlement = entry.holding, entry.settlement
         self._refusals.tell(holding.lease.id, error)
-        if entry.settlement.status is JobStatus.DONE:
+        plain = _plain(settlement)
+        if plain != settlement:
+            self._queue.put(_Entry(holding, plain, time.monotonic(), entry.is_in_doubt))
+        elif settlement.status is JobStatus.DONE:
             self.submit(holding, Failed(describe(error, redact=self._jobs.redact)))
         else:
-            self._holdings.settled([holding])
+            self._holdings.give_up(holding)
 
     def _set_back(self) -> None:
         """Go on one by one until one goes through, the first last: a row that can't be written delays no other."""
@@ -228,6 +231,18 @@ class Settler:
         else:
             holding.is_lost = True
             self._reporter.tell("lease_lost", settlement.lease, holding.ms, holding.silence)
+
+
+def _plain(settlement: Settlement) -> Settlement:
+    """Say the same in ASCII, and without the result: what a database that is not UTF-8 can store."""
+    if settlement.result is not None:
+        note = "the result was not stored: the database refuses it"
+        return settlement._replace(result=None, error=note, problem=note)
+    error, errors = settlement.error, settlement.errors
+    return settlement._replace(
+        error=error and in_ascii(error),
+        errors=errors and [*errors[:-1], errors[-1] | {"error": in_ascii(errors[-1]["error"])}],
+    )
 
 
 def _written(

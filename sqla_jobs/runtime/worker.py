@@ -16,6 +16,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
@@ -272,7 +273,10 @@ class Worker:
             raise WorkerError("this worker was started before: make a new Worker for each start")
         self._check_handlers()
         self._sessions.drop_inherited()
-        self._pid = os.getpid()
+        if self._pid != os.getpid():
+            # Made before a fork, maybe of several children: by one name they would take each other's jobs for strays.
+            self._pid = os.getpid()
+            self._settings = replace(self._settings, locked_by=_unique_name(self._name or self.jobs.name))
         self._machinery = machinery = Machinery(
             self.jobs, self._sessions, self._settings, self._opening, on_fault=self._failed
         )
@@ -292,6 +296,10 @@ class Worker:
         if left:
             self._leave(machinery, len(left))
         self._close(machinery)
+        if machinery.is_held_up:
+            # A handler that was cancelled has left a thread at work (`asyncio.to_thread`), which Python would wait for.
+            log.warning("worker %s leaves threads that handlers have started, and ends", self.name)
+            self._exit()
 
     def _raise_fault(self) -> None:
         if self._fault is not None:
@@ -329,6 +337,9 @@ class Worker:
         """End the process although handlers run: give their jobs back, as the last act."""
         log.warning("worker %s gives back %s jobs whose handlers outlast the grace, and ends", self.name, left)
         machinery.release()
+        self._exit()
+
+    def _exit(self) -> None:
         logging.shutdown()
         os._exit(0 if self._fault is None else 1)
 
