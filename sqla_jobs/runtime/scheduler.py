@@ -18,6 +18,7 @@ from sqlalchemy.sql.base import Executable
 from sqla_jobs.operations import scheduling
 from sqla_jobs.operations.registry import Jobs
 from sqla_jobs.rules.failure import mask
+from sqla_jobs.rules.retention import limit_after_failure
 from sqla_jobs.rules.schedules import Move
 from sqla_jobs.runtime.connections import Connector
 from sqla_jobs.schema.trouble import is_lock_timeout
@@ -62,6 +63,7 @@ class Scheduler:
         self._failed: dict[str, str] = {}
         self._unwritable: dict[str, str] = {}
         self._uphold_at = 0.0
+        self._size = SCHEDULES_PER_LOOK
 
     def tick(self) -> float:
         """Declare what is new in the code, fire what is due, and give the seconds until the next look."""
@@ -74,15 +76,15 @@ class Scheduler:
             began = time.monotonic()
             if began > deadline or self._is_stopping():
                 break
-            look = partial(scheduling.look, jobs=self._jobs, limit=SCHEDULES_PER_LOOK, offset=skipped)
-            found = self._connector.read(look)
+            size = self._size
+            found = self._connector.read(partial(scheduling.look, jobs=self._jobs, limit=size, offset=skipped))
             if found.has_revivable and self._passing_over_locks(self._revive):
                 continue
             moves = self._carried_out(found)
-            if len(found.rows) < SCHEDULES_PER_LOOK:
+            if len(found.rows) < size:
                 return self._wait(found, moves, time.monotonic() - began)
             # All of them locked, or another's by now: others are due behind them.
-            skipped = 0 if moves else skipped + SCHEDULES_PER_LOOK
+            skipped = 0 if moves else skipped + size
         return 0.0
 
     def _passing_over_locks(self, work: Callable[[], None]) -> bool:
@@ -102,10 +104,16 @@ class Scheduler:
             if self._is_stopping():
                 break
             write = partial(scheduling.write, jobs=self._jobs, batch=batch, now=found.now)
-            written = self._connector.run(write, bounded=self._bounded)
+            try:
+                written = self._connector.run(write, bounded=self._bounded)
+            except DBAPIError:
+                # Maybe too much for one transaction: where Python is slow, the server takes it for a frozen one.
+                self._size = limit_after_failure(self._size)
+                raise
             self._jobs.wake(frozenset(written.queues))
             self._report(written)
             counted += written.moves
+        self._size = min(SCHEDULES_PER_LOOK, 2 * self._size)
         _report_missed([move for move in counted if move.missed])
         return counted
 

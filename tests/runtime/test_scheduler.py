@@ -3,7 +3,7 @@ from __future__ import annotations
 import queue
 import threading
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from sqlalchemy import Connection, Engine, literal, text
@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sqla_jobs import current_job, enqueue
+from sqla_jobs.schema.trouble import injected
 from sqla_jobs.schema.types import UtcDateTime
 from tests.engines import build_async_engine, build_engine
 from tests.runtime.app import PATIENCE, sync_url_of
@@ -184,6 +185,32 @@ def test_scheduler_when_the_database_goes_and_comes_back(app: Calendar, ear: Ear
     assert next(failures, None) is None
     assert len(ear.lines("the database does not serve", level=WARNING)) == 1
     assert len(ear.lines("the database is back")) == 1
+
+
+def test_tick_when_a_batch_is_too_much_for_one_transaction(app: Calendar) -> None:
+    """The next tick tries fewer schedules at once, until it gets through; then it takes more again."""
+    for number in range(40):
+        app.declare(f"schedule {number}")
+    scheduler = app.scheduler()
+    scheduler.tick()
+    app.advance(HOUR)
+    sizes = list[int]()
+
+    def fail(_connection: Connection, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        if statement.startswith("INSERT INTO job "):
+            sizes.append(len(parameters))
+            if len(parameters) > 200:
+                raise OperationalError(statement, None, injected("drop", "terminating connection", Exception))
+
+    with listening(app, fail):
+        for _ in range(2):
+            with pytest.raises(OperationalError):
+                scheduler.tick()
+        while scheduler.tick() == 0.0:
+            pass
+
+    assert len({job.schedule_id for job in app.made()}) == len(app.made()) == 40
+    assert sizes[0] == sizes[1] > 200 > sizes[3] > sizes[2]
 
 
 def test_tick_when_nothing_is_due(app: Calendar) -> None:
