@@ -193,7 +193,11 @@ def test_backlog_when_two_workers_share_it(app: App) -> None:
 
 def test_jobs_at_their_last_attempt_when_handlers_are_fast(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """However fast handlers are, few such jobs wait in a worker: a crash would be the end of each, begun or not."""
-    monkeypatch.setattr("sqla_jobs.runtime.dispatch.jobs_ahead", lambda _: LARGEST_HOLD)
+
+    def as_many_as_may_be(_: float) -> int:
+        return LARGEST_HOLD
+
+    monkeypatch.setattr("sqla_jobs.runtime.dispatch.jobs_ahead", as_many_as_may_be)
 
     @app.jobs.handler
     def fresh() -> None: ...
