@@ -113,6 +113,7 @@ class Facts:
     :ivar storage: its storage parameters; None without table
     :ivar is_in_transaction: whether there is one after its begin and a SELECT
     :ivar is_by_driver: whether the driver begins one by itself, before it writes
+    :ivar is_kept_open: whether it begins one by itself, at once
     :ivar begun: what was said to begin it, as far as SQLAlchemy said it; None where that was not heard
     :ivar settings: the server's, by name
     :ivar backends: the server's processes that served one connection
@@ -126,6 +127,7 @@ class Facts:
     is_in_memory: bool
     is_in_transaction: bool
     is_by_driver: bool
+    is_kept_open: bool
     begun: tuple[str, ...] | None
     isolation: str
     settings: dict[str, Any]
@@ -142,7 +144,8 @@ def _learn(connection: Connection, jobs: JobTable) -> Facts:
     driver: Any = connection.connection.driver_connection
     schema = connection.schema_for_object(jobs.table)
     facts: dict[str, Any] = {"settings": {}, "storage": None, "backends": frozenset(), "ahead": 0.0}
-    facts |= {"is_preparing": None, "busy_timeout": LEAST_BUSY_TIMEOUT, "journal_mode": "wal", "is_by_driver": False}
+    facts |= {"is_preparing": None, "busy_timeout": LEAST_BUSY_TIMEOUT, "journal_mode": "wal"}
+    facts |= {"is_by_driver": False, "is_kept_open": False}
     begun = _begin(connection)
     if can.is_server:
         facts |= _learn_of_server(connection, driver)
@@ -232,6 +235,7 @@ def _learn_of_driver(connection: Connection, driver: Any) -> dict[str, Any]:
     return {
         "is_in_transaction": driver.in_transaction,
         "is_by_driver": not is_autocommit,
+        "is_kept_open": getattr(driver, "autocommit", None) is False,
         "busy_timeout": connection.execute(inspection.busy_timeout()).scalar_one(),
         "journal_mode": connection.execute(inspection.journal_mode()).scalar_one(),
     }
@@ -281,7 +285,8 @@ def _deferred(facts: Facts) -> Iterator[Finding]:
     if not any(said.upper().startswith(("BEGIN IMMEDIATE", "BEGIN EXCLUSIVE")) for said in facts.begun):
         said = f"by {facts.begun[0]!r}" if facts.begun else "by the driver"
         what = f"transactions begin without the write lock ({said}): one that reads first fails when it then writes"
-        yield Finding("sqlite-deferred", "warning", f"{what}, at once, with 'database is locked'", BEGIN)
+        remedy = f"take connect_args={{'autocommit': False}} off; then {BEGIN}" if facts.is_kept_open else BEGIN
+        yield Finding("sqlite-deferred", "warning", f"{what}, at once, with 'database is locked'", remedy)
 
 
 def _waits(facts: Facts) -> Iterator[Finding]:

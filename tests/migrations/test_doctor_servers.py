@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from contextlib import ExitStack
 from inspect import signature
@@ -87,6 +88,15 @@ def test_doctor_finds_transactions_without_the_write_lock(sqlite_url: str, new_e
 
     assert severities(engine) == {"sqlite-deferred": "warning"}
     assert "'BEGIN'" in found(engine)["sqlite-deferred"].what
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python's sqlite3 has no autocommit=False before 3.12")
+def test_doctor_finds_a_driver_that_keeps_transactions_open(sqlite_url: str) -> None:
+    """What begins with the connection begins without the write lock; the option has to go first."""
+    engine = create_engine(sqlite_url, connect_args={"autocommit": False})
+
+    assert "take connect_args={'autocommit': False} off" in found(engine)["sqlite-deferred"].remedy
+    engine.dispose()
 
 
 def test_doctor_finds_what_makes_sqlite_writers_fail(sqlite_url: str, new_engine: Callable[..., Engine]) -> None:
