@@ -18,6 +18,7 @@ engines on them, and gives the async URL of the same database.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 # Far from UTC, and not the zone of the PostgreSQL either: local time taken for UTC shows on every machine.
 os.environ["TZ"] = "America/St_Johns"
 time.tzset()
+
+# Children inherit what is ignored, as Ctrl-C is in the background of a shell.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: a busy machine is no failure. In CI the same examples at every run: it judges the change, not its luck.
 settings.register_profile("sqla_jobs", deadline=None, derandomize="CI" in os.environ)
