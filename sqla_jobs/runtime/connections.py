@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import ArgumentError, CompileError, DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import Pool
 from sqlalchemy.sql.base import Executable
 
 from sqla_jobs.runtime import failpoints
 from sqla_jobs.schema.dialects import Listen, capabilities, check_server
-from sqla_jobs.schema.trouble import is_read_only
+from sqla_jobs.schema.trouble import is_read_only, is_said_by_server
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -29,17 +30,20 @@ QUIET_LOOKS = 60
 """Half a minute of silence: then a listener asks whether its connection still lives."""
 
 
-def like(engine: Engine) -> Engine:
-    """Make an engine with a pool of its own and *engine*'s creator, connect arguments, events and execution options."""
-    clone = _without_events(engine)
+def like(engine: Engine, pool: Pool | None = None) -> Engine:
+    """Make an engine with a pool of its own and *engine*'s creator, connect arguments, events and execution options.
+
+    :param pool: take this one
+    """
+    clone = _without_events(engine, pool)
     # Engine-level events live on the engine, not on its pool.
     clone.dispatch = clone.dispatch._join(engine.dispatch)  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue,reportUnknownMemberType]
     clone._has_events = engine._has_events or clone._has_events  # pyright: ignore[reportPrivateUsage]
     return clone
 
 
-def _without_events(engine: Engine) -> Engine:
-    clone = Engine(engine.pool.recreate(), engine.dialect, engine.url)
+def _without_events(engine: Engine, pool: Pool | None = None) -> Engine:
+    clone = Engine(engine.pool.recreate() if pool is None else pool, engine.dialect, engine.url)
     # Before events are joined: an isolation level adds one, and a joined set takes none.
     clone.update_execution_options(**engine.get_execution_options())
     return clone
@@ -256,4 +260,4 @@ def is_database_trouble(error: BaseException) -> bool:
     """Tell whether our own statement failed for the database's sake: then wait and try again."""
     # One that SQLAlchemy can't even write will never succeed.
     is_miswritten = isinstance(error, CompileError | ArgumentError)
-    return isinstance(error, SQLAlchemyError | OSError) and not is_miswritten
+    return not is_miswritten and (isinstance(error, SQLAlchemyError | OSError) or is_said_by_server(error))

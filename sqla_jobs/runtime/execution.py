@@ -266,7 +266,7 @@ def _unwrapped(error: BaseException) -> BaseException:
         if len(held) != 1:
             return error
         inner = held[0]
-    return inner if isinstance(inner, JobSignal) else error
+    return inner if isinstance(inner, JobSignal | LeaseUnknown) else error
 
 
 _NOTHING = Returned()

@@ -13,7 +13,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import Pool, StaticPool
 
 from sqla_jobs.errors import InvalidSessions
 from sqla_jobs.runtime import snapshots
@@ -24,7 +24,7 @@ from sqla_jobs.schema.tables import JobTable
 from sqla_jobs.schema.trouble import is_outage
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 _OUTAGE_MARK = "_sqla_jobs_outage"
 
@@ -50,7 +50,8 @@ class Sessions:
             raise InvalidSessions("a worker needs sessions=… (a sessionmaker) or async_sessions=…, or both")
         self._sync = _factory(sessions, "sessions")
         self._async = _factory(async_sessions, "async_sessions")
-        self._loop_engines: dict[Any, Any] = {}
+        self._loop_pools: dict[Pool, Pool] = {}
+        self._loop_engines: WeakKeyDictionary[Engine, AsyncEngine] = WeakKeyDictionary()
         made = [(make, name) for make, name in ((self._sync, "sessions"), (self._async, "async_sessions")) if make]
         engines = [_engine(make, name, jobs) for make, name in made]
         self._engines = tuple(dict.fromkeys(engines))
@@ -90,14 +91,17 @@ class Sessions:
 
     def _bind_on_our_loop(self, get_bind: Callable[..., Any], *args: Any, **options: Any) -> Any:
         bind = get_bind(*args, **options)
-        if not isinstance(bind, Engine) or any(bind is ours.sync_engine for ours in self._loop_engines.values()):
+        if not isinstance(bind, Engine) or bind.pool in self._loop_pools.values():
             return bind
         return self._on_our_loop(as_async(bind)).sync_engine
 
     async def dispose(self) -> None:
         """Close the connections of the worker's event loop."""
-        for engine in self._loop_engines.values():
-            await engine.dispose()
+        from sqlalchemy.util import greenlet_spawn
+
+        for pool in self._loop_pools.values():
+            await greenlet_spawn(pool.dispose)
+        self._loop_pools.clear()
         self._loop_engines.clear()
 
     def watch(self) -> None:
@@ -123,9 +127,13 @@ class Sessions:
             _used_in[engine] = os.getpid()
 
     def _on_our_loop(self, bind: Any) -> Any:
-        if bind.sync_engine not in self._loop_engines:
-            self._loop_engines[bind.sync_engine] = as_async(like(bind.sync_engine))
-        return self._loop_engines[bind.sync_engine]
+        engine: Engine = bind.sync_engine
+        if engine not in self._loop_engines:
+            # One pool for all engines that share one: an app may make an `engine.execution_options(…)` per session.
+            if engine.pool not in self._loop_pools:
+                self._loop_pools[engine.pool] = engine.pool.recreate()
+            self._loop_engines[engine] = as_async(like(engine, self._loop_pools[engine.pool]))
+        return self._loop_engines[engine]
 
 
 def is_infrastructure(error: BaseException, *, has_session: bool) -> bool:
@@ -155,9 +163,9 @@ def skips_rollbacks(engine: Engine) -> bool:
 
 
 def _commits_by_itself(engine: Engine) -> bool:
-    level = engine.get_execution_options().get("isolation_level")
     dialect: Any = engine.dialect
-    return "AUTOCOMMIT" in (level, getattr(dialect, "_on_connect_isolation_level", None))
+    level = engine.get_execution_options().get("isolation_level")
+    return (level or getattr(dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT"
 
 
 def _mark(context: ExceptionContext) -> None:
@@ -168,11 +176,12 @@ def _mark(context: ExceptionContext) -> None:
 
 
 def _connect(dialect: Any, _record: Any, args: Any, options: Any) -> Any:
-    """Connect. What asyncpg raises when nobody answers is an OSError, which SQLAlchemy shows to no `handle_error`."""
+    """Connect. What asyncpg raises there is an OSError, or its own, and SQLAlchemy shows neither to `handle_error`."""
     try:
         return dialect.connect(*args, **options)
-    except OSError as error:
-        setattr(error, _OUTAGE_MARK, True)
+    except Exception as error:
+        if isinstance(error, OSError) or is_outage(error):
+            setattr(error, _OUTAGE_MARK, True)
         raise
 
 

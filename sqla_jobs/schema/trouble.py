@@ -42,6 +42,11 @@ def is_outage(error: BaseException) -> bool:
     return any(text in str(error).lower() for text in _OUTAGE_TEXTS) or is_stale_plan(error)
 
 
+def is_said_by_server(error: BaseException) -> bool:
+    """Tell whether it is a driver's own error for what the server says: asyncpg's, while it connects, are bare."""
+    return _state(error) is not None
+
+
 def is_stale_plan(error: BaseException) -> bool:
     """Tell whether a migration has changed what a prepared statement gives: prepared anew, it goes through."""
     if _state(error) not in {_STALE_PLAN_STATE, None}:  # SQLAlchemy 2.1 gives none for asyncpg

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from typing import Any, SupportsIndex
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from sqla_jobs.errors import GiveUp
-from sqla_jobs.rules.failure import FRAMES, clip, describe, headline, mask, reason, storable
+from sqla_jobs.rules import failure
+from sqla_jobs.rules.failure import FRAMES, clip, describe, headline, in_ascii, mask, reason, storable
 
 MARKER = "s3cr3t"
 
@@ -125,6 +127,70 @@ def test_describe_ends_when_errors_refer_to_each_other() -> None:
 def test_mask_hides_passwords_of_urls(text: str, masked: str) -> None:
     """A password in a URL is hidden; hosts, ports and mail addresses stay."""
     assert mask(text) == masked
+
+
+PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)(?!\d+/)[^\s'\"]+@")
+"""What is hidden, in one pattern; where a text has many URLs, it reads the rest of it for each."""
+
+
+@given(text=st.lists(st.sampled_from(["://", ":", "/", "@", "1", "a", " ", "'", "\n"]), max_size=30).map("".join))
+@example(text="://a:b://c:d@e@f")
+@example(text="://:1/://:@@")
+@example(text="://u:8/p@h ://u:p@h")
+@example(text="://u:@h")
+@example(text="://u:p'@h://v:q@i")
+def test_mask_hides_what_one_pattern_finds(text: str) -> None:
+    """Whatever stands around URLs and in them, it is from the colon behind a user to the last @ before a blank."""
+    assert mask(text) == PASSWORD_IN_URL.sub(r"\1***@", text)
+
+
+class Counted(str):
+    """Text that counts the letters that are looked through for an @."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, _text: str) -> None:
+        self.read = 0
+
+    def rfind(self, sub: str, start: SupportsIndex | None = None, end: SupportsIndex | None = None) -> int:
+        first, last = int(start or 0), len(self) if end is None else int(end)
+        self.read += last - first
+        return super().rfind(sub, first, last)
+
+
+class CountedEnd:
+    """The pattern of a URL's end, which counts the letters that it is looked for in."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def search(self, text: str, begin: int) -> re.Match[str] | None:
+        found = re.compile(r"[\s'\"]|\Z").search(text, begin)
+        self.read += (len(text) if found is None else found.end()) - begin
+        return found
+
+
+@pytest.mark.parametrize(("unit", "hidden"), [("http://h:80,", 0), ("://:", 0), ("://u:p@h,", 1), ("://u:p@h ", 5_000)])
+def test_mask_reads_each_letter_once(unit: str, hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that is all URLs is looked through once for their ends, and once for their @."""
+    text, end = Counted("@ " + unit * 5_000), CountedEnd()
+    monkeypatch.setattr(failure, "_END_OF_URL", end)
+
+    masked = mask(text)
+
+    assert masked.count("***") == hidden
+    assert 0 < end.read <= len(text)
+    assert 0 < text.read <= len(text)
+
+
+@given(text=anything)
+def test_in_ascii_says_the_same_once(text: str) -> None:
+    """Text of any letters becomes text of ASCII, which stays as it is."""
+    plain = in_ascii(text)
+
+    assert plain.isascii()
+    assert in_ascii(plain) == plain
+    assert plain == text or not text.isascii()
 
 
 def test_describe_masks_urls_in_messages() -> None:
