@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -42,9 +42,10 @@ from sqla_jobs.operations.scheduling import Fired
 from sqla_jobs.rules.events import EventName, JobEvent
 from sqla_jobs.rules.lease import Lease
 from sqla_jobs.rules.registry import SessionKind
-from sqla_jobs.rules.settlement import Outcome, Settlement, decide
+from sqla_jobs.rules.settlement import Failed, Outcome, Settlement, decide
 from sqla_jobs.runtime.execution import Execution
 from sqla_jobs.runtime.holdings import Holding, Holdings
+from sqla_jobs.runtime.warden import timed_out
 from sqla_jobs.schema import clock as clocks
 from sqla_jobs.schema import statements
 from sqla_jobs.schema.constructs import said
@@ -187,6 +188,22 @@ async def _drain_async(session: AsyncSession, jobs: Jobs[Any], demand: leases.De
     return drained.events
 
 
+class _Holdings(Holdings):
+    """Plays the warden, too: what a sync handler does past its timeout is undone, and the attempt has failed."""
+
+    def __init__(self, submit: Callable[[Holding, Outcome], None]) -> None:
+        super().__init__(1)
+        self._submit = submit
+
+    def begin_settling(self, holding: Holding) -> bool:
+        if not super().begin_settling(holding):
+            return False
+        if holding.spec.is_async or holding.overdue_at is None or time.monotonic() < holding.overdue_at:
+            return True
+        self._submit(holding, Failed(timed_out(holding)))
+        return False
+
+
 class _Drain:
     """Plays the worker's parts within one transaction: makes sessions, settles, and keeps what is told."""
 
@@ -198,7 +215,7 @@ class _Drain:
         self._demand = demand
         self._session = session
         self._connection = connection
-        self._holdings = Holdings(1)
+        self._holdings = _Holdings(self.submit)
         self._ends: list[tuple[Holding, Outcome]] = []
         self.execution = Execution(jobs, self._holdings, self, self, self, settler=self, doubtful=self)
 

@@ -57,6 +57,7 @@ def enqueue_many(session: object, new_jobs: object, /) -> Any:
     inputs with one key the first is stored.
 
     :raises EnqueueConflict: a key's job kept vanishing
+    :raises ConfigurationError: the engine has `use_insertmanyvalues=False`, and the jobs have keys or are not alike
     """
     batch: list[Any] = []
     if not isinstance(new_jobs, Iterable):

@@ -191,9 +191,15 @@ def reap(
 
     :param but: ids of jobs to pass over
     """
-    settlements = [decide(lease) for lease in expired(session, jobs, limit=limit, but=but)]
-    written = settle(session, jobs, settlements)
-    return [settlement for settlement in settlements if settlement.lease.key in written]
+    passed = {*but}
+    while settlements := [decide(lease) for lease in expired(session, jobs, limit=limit, but=passed)]:
+        written = settle(session, jobs, settlements)
+        reaped = [settlement for settlement in settlements if settlement.lease.key in written]
+        if reaped:
+            return reaped
+        # They are locked by us, so it is their fences, which can't be said. Others may be behind them.
+        passed |= {settlement.lease.id for settlement in settlements}
+    return []
 
 
 def _can(session: Session, jobs: JobTable) -> Capabilities:

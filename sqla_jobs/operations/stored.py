@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from datetime import UTC, datetime
 
 from sqla_jobs.schema.types import Garbled
@@ -40,4 +39,4 @@ def truth(text: str | None) -> bool | None:
 
 def whole(value: object, otherwise: int) -> int:
     """Give a count, or *otherwise* for what is none: SQLite stores any type anywhere, and NumPy's ints as bytes."""
-    return int(value) if isinstance(value, int | float) and math.isfinite(value) else otherwise
+    return int(value) if isinstance(value, int | float) and abs(value) < 2**63 else otherwise

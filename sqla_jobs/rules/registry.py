@@ -212,7 +212,8 @@ def _kind(function: Callable[..., Any], parameter: inspect.Parameter) -> Session
         # Imported under TYPE_CHECKING only: the name is all there is.
         last = annotation.rpartition(".")[2]
         return next((kind for kind in (SessionKind.SYNC, SessionKind.ASYNC) if kind.value == last), SessionKind.NONE)
-    annotation = _bare(annotation)
+    with contextlib.suppress(Exception):  # a `type` alias is evaluated here, and may name what checkers alone see
+        annotation = _bare(annotation)
     lineage = {(base.__module__, base.__name__) for base in getattr(annotation, "__mro__", ())}
     # By name, since this rank knows no SQLAlchemy, and since sqlalchemy.ext.asyncio can't be imported without greenlet.
     if ("sqlalchemy.ext.asyncio.session", "AsyncSession") in lineage:

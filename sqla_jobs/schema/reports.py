@@ -202,9 +202,12 @@ def schedule_counts(schedules: ScheduleTable) -> Executable:
     c = schedules.table.c
     rows = (
         select(
-            case((c.retired_at.is_not(None), "retired"), (c.enabled.is_(True), "enabled"), else_="paused").label(
-                "state"
-            ),
+            # As the scheduler reads it: SQLite stores any type anywhere.
+            case(
+                (c.retired_at.is_not(None), "retired"),
+                (func.lower(cast_to(c.enabled, Text())).in_(("0", "f", "false")), "paused"),
+                else_="enabled",
+            ).label("state"),
             c.last_error.is_not(None).label("has_error"),
             # As floats, which don't overflow.
             *(cast_to(c[name], _DOUBLE).label(name) for name in ("slots_missed", "overlaps_skipped")),

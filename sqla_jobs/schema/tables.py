@@ -110,7 +110,7 @@ class JobTable(MappedTable):
             if name not in own_names:
                 own = ", ".join(sorted(own_names - OUR_JOB_COLUMNS)) or "none"
                 raise InvalidOption(f"{self.mapper.class_.__name__} has no column {name!r}; its own columns: {own}")
-            if isinstance(value, ClauseElement):
+            if isinstance(value, ClauseElement) or hasattr(value, "__clause_element__"):
                 raise InvalidOption(f"columns={{…}} takes values, and {name!r} has a SQL expression")
             columns[self.mapper.columns[name].key] = value
         return columns

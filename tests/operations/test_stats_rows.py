@@ -180,7 +180,7 @@ def test_columns_of_any_type_break_no_figure(sqlite_session: Session) -> None:
     assert (found.attempts, found.dead) == ({0: 3}, {"7": 1})
     assert found.oldest_running is not None
     assert (found.oldest_running.type, is_an_hour(found.oldest_running.age)) == ("send", True)
-    assert found.schedules == ScheduleStats(1, 1, 0, 0, 2**62, 0, capped=False)
+    assert found.schedules == ScheduleStats(2, 0, 0, 0, 2**62, 0, capped=False)
 
 
 def test_empty_and_odd_names_are_names(session: Session) -> None:

@@ -91,6 +91,7 @@ def built(dialect: Dialect) -> dict[str, Any]:
         "insert jobs with keys": statements.insert_jobs(JOBS, can, common, has_keys=True),
         "jobs by key": statements.by_key(JOBS, ["a", "b"]),
         "job by key": statements.object_by_key(JOBS, "a"),
+        "job by key, whatever the app hides": statements.object_behind(JOBS, "a"),
         "ready of type": statements.ready_of_type(JOBS, "send"),
     }
     if can.has_notify:

@@ -302,6 +302,11 @@ SELECT job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status
 FROM job
 WHERE job.idempotency_key = %(idempotency_key_1)s::VARCHAR;
 
+-- job by key, whatever the app hides
+SELECT job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at
+FROM job
+WHERE job.idempotency_key = %(idempotency_key_1)s::VARCHAR;
+
 -- ready of type
 SELECT job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at
 FROM job
@@ -744,7 +749,7 @@ FROM running_row ORDER BY running_row.started_at NULLS LAST, running_row.id
 
 -- schedule counts
 SELECT schedule_row.state, schedule_row.has_error, count(*) AS number, sum(schedule_row.slots_missed) AS slots_missed, sum(schedule_row.overlaps_skipped) AS overlaps_skipped
-FROM (SELECT CASE WHEN (schedule.retired_at IS NOT NULL) THEN %(param_1)s::VARCHAR WHEN (schedule.enabled IS true) THEN %(param_2)s::VARCHAR ELSE %(param_3)s::VARCHAR END AS state, schedule.last_error IS NOT NULL AS has_error, CAST(schedule.slots_missed AS DOUBLE PRECISION) AS slots_missed, CAST(schedule.overlaps_skipped AS DOUBLE PRECISION) AS overlaps_skipped
+FROM (SELECT CASE WHEN (schedule.retired_at IS NOT NULL) THEN %(param_1)s::VARCHAR WHEN (lower(CAST(schedule.enabled AS TEXT)) IN (__[POSTCOMPILE_lower_1])) THEN %(param_2)s::VARCHAR ELSE %(param_3)s::VARCHAR END AS state, schedule.last_error IS NOT NULL AS has_error, CAST(schedule.slots_missed AS DOUBLE PRECISION) AS slots_missed, CAST(schedule.overlaps_skipped AS DOUBLE PRECISION) AS overlaps_skipped
 FROM schedule ORDER BY schedule.id
  LIMIT %(sqla_jobs_cap)s::BIGINT) AS schedule_row GROUP BY schedule_row.state, schedule_row.has_error;
 

@@ -229,6 +229,11 @@ SELECT job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status
 FROM job
 WHERE job.idempotency_key = ?;
 
+-- job by key, whatever the app hides
+SELECT job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at
+FROM job
+WHERE job.idempotency_key = ?;
+
 -- ready of type
 SELECT job.id, job.type, job.payload, job.queue, job.idempotency_key, job.status, job.run_at, job.attempts, job.max_attempts, job.refunds, job.claims, job.locked_by, job.locked_until, job.last_error, job.errors, job.result, job.lease_expirations, job.last_lease_expired_at, job.schedule_id, job.slot, job.trace, job.created_at, job.started_at, job.finished_at
 FROM job
@@ -658,7 +663,7 @@ FROM running_row ORDER BY running_row.started_at NULLS LAST, running_row.id
 
 -- schedule counts
 SELECT schedule_row.state, schedule_row.has_error, count(*) AS number, sum(schedule_row.slots_missed) AS slots_missed, sum(schedule_row.overlaps_skipped) AS overlaps_skipped
-FROM (SELECT CASE WHEN (schedule.retired_at IS NOT NULL) THEN ? WHEN (schedule.enabled IS 1) THEN ? ELSE ? END AS state, schedule.last_error IS NOT NULL AS has_error, CAST(schedule.slots_missed AS DOUBLE) AS slots_missed, CAST(schedule.overlaps_skipped AS DOUBLE) AS overlaps_skipped
+FROM (SELECT CASE WHEN (schedule.retired_at IS NOT NULL) THEN ? WHEN (lower(CAST(schedule.enabled AS TEXT)) IN (__[POSTCOMPILE_lower_1])) THEN ? ELSE ? END AS state, schedule.last_error IS NOT NULL AS has_error, CAST(schedule.slots_missed AS DOUBLE) AS slots_missed, CAST(schedule.overlaps_skipped AS DOUBLE) AS overlaps_skipped
 FROM schedule ORDER BY schedule.id
  LIMIT ? OFFSET ?) AS schedule_row GROUP BY schedule_row.state, schedule_row.has_error;
 
