@@ -215,7 +215,7 @@ def _keys(
 ) -> frozenset[Key]:
     rows = as_rows([_fence_row(lease) for lease in leases])
     found = _execute(session, jobs, statement, {"rows": rows, **more})
-    return frozenset((id_, claims) for id_, claims in found)
+    return frozenset(map(tuple, found))
 
 
 def _fence_row(lease: Lease) -> dict[str, object]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from sqla_jobs.schema.types import Garbled
 
 
+@lru_cache(maxsize=128)  # all jobs of a claim were started at one instant
 def instant(seconds: float | None) -> datetime | None:
     """Give the instant; None for what no datetime can hold, such as 'infinity'."""
     try:

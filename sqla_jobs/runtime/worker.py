@@ -30,6 +30,7 @@ from sqla_jobs.rules.registry import SessionKind, check_duration, check_number, 
 from sqla_jobs.rules.retention import Retention
 from sqla_jobs.runtime.connections import Connector, Opening
 from sqla_jobs.runtime.counters import Counters
+from sqla_jobs.runtime.garbage import spared
 from sqla_jobs.runtime.machinery import Machinery, Settings
 from sqla_jobs.runtime.probe import Probe
 from sqla_jobs.runtime.sessions import Sessions
@@ -291,9 +292,9 @@ class Worker:
     def _run(self, signals: Signals) -> None:
         machinery = self._start()
         if self._fault is None:
-            signals.wait()
-        left = self._drain(machinery)
-        if left:
+            with spared():
+                signals.wait()
+        if left := self._drain(machinery):
             self._leave(machinery, len(left))
         self._close(machinery)
         if machinery.is_held_up:
@@ -314,8 +315,7 @@ class Worker:
     def _end(self, machinery: Machinery) -> None:
         if machinery.has_ended:
             return
-        left = self._drain(machinery)
-        if left:
+        if left := self._drain(machinery):
             log.warning(
                 "worker %s leaves %s handlers running; their leases run out, and the jobs run again",
                 self.name,
