@@ -211,9 +211,8 @@ def _engine(make: Callable[[], Any], name: str, jobs: JobTable) -> Engine:
             f"{name} makes a {type(session).__name__}: sessions=… is for Session, async_sessions=… for AsyncSession"
         )
     try:
-        bind = sync.get_bind(
-            mapper=jobs.mapper, clause=statements.complete_one(jobs)
-        )  # the writer, where reads go elsewhere
+        # Of a statement that writes: the app may send reads to a replica.
+        bind = sync.get_bind(mapper=jobs.mapper, clause=statements.complete_one(jobs))
     except UnboundExecutionError as error:
         raise InvalidSessions(
             f"the session factory has no engine for {jobs.mapper.class_.__name__}: sessionmaker(engine)"

@@ -224,7 +224,7 @@ class Worker:
         """Run until SIGTERM, SIGINT or `stop()`, and drain: no new claims, and up to `grace` for what runs.
 
         A second signal ends the process at once. Where sync handlers outlast the grace, their jobs are given back and
-        the process ends, since nothing can stop a thread.
+        the process ends, since nothing can stop a thread. Meanwhile, garbage collections pass over older objects.
 
         :raises WorkerError: the worker can't go on; uncaught, the process ends with status 1
         """
